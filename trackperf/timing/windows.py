@@ -1,0 +1,187 @@
+"""
+A window: what some steps in a row add up to, in sums that can be merged exactly.
+
+Several windows merged hold what one window over all their steps would have held. Quantiles are exact up to
+`EXACT` values; beyond, values fall into logarithmic bins 1 % wide, which merge exactly too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["EXACT", "Distribution", "Totals", "Window"]
+
+EXACT: Final = 4096
+"""Number of values up to which a distribution keeps them all."""
+
+_GROWTH: Final = math.log(1.01)
+_LOWEST: Final = 1e-6
+_BINS: Final = math.ceil(math.log(1e18) / _GROWTH)
+
+
+class Distribution:
+    """Values in no order: their number, sum, largest, and quantiles. Values are not negative."""
+
+    __slots__ = ("_bins", "_values", "largest", "n", "total")
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.total = 0.0
+        self.largest = 0.0
+        self._values: list[NDArray[np.float64]] = []
+        self._bins: NDArray[np.int64] | None = None
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Add values, shape (n,)."""
+        if not values.size:
+            return
+        self.n += int(values.size)
+        self.total += float(values.sum())
+        self.largest = max(self.largest, float(values.max()))
+        if self._bins is None and self.n <= EXACT:
+            self._values.append(values)
+            return
+        self._to_bins()
+        self._count(values)
+
+    def merge(self, other: Distribution) -> None:
+        """Add all values of `other`."""
+        self.n += other.n
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+        if self._bins is None and other._bins is None and self.n <= EXACT:
+            self._values.extend(other._values)
+            return
+        self._to_bins()
+        if self._bins is not None and other._bins is not None:
+            self._bins = self._bins + other._bins
+        for values in other._values:
+            self._count(values)
+
+    def quantile(self, q: float) -> float:
+        """
+        Return the value below which the share `q` of all lies.
+
+        Raises:
+            ValueError: there are no values.
+        """
+        if not self.n:
+            raise ValueError("no values, no quantile")
+        if self._bins is None:
+            return float(np.quantile(np.concatenate(self._values), q))
+        place = int(np.searchsorted(np.cumsum(self._bins), q * self.n))
+        middle = _LOWEST * math.exp((place - 0.5) * _GROWTH) if place else 0.0
+        return min(middle, self.largest)
+
+    def _to_bins(self) -> None:
+        if self._bins is None:
+            self._bins = np.zeros(_BINS + 1, np.int64)
+            values, self._values = self._values, []
+            for part in values:
+                self._count(part)
+
+    def _count(self, values: NDArray[np.float64]) -> None:
+        place = np.zeros(values.size, np.int64)
+        large = values > _LOWEST
+        place[large] = np.clip(np.ceil(np.log(values[large] / _LOWEST) / _GROWTH), 1, _BINS)
+        assert self._bins is not None  # noqa: S101 - `_to_bins` came before
+        self._bins += np.bincount(place, minlength=_BINS + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Where the run stands: sums since it began, earlier parts of a resumed run included."""
+
+    steps: int = 0
+    samples: int | None = 0
+    """None once any batch of the run was of unknown size."""
+    tokens: int | None = None
+    phase_ns: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds in each phase; they add up to the wall time."""
+
+    @property
+    def wall_ns(self) -> int:
+        """All phases together."""
+        return sum(self.phase_ns.values())
+
+    @property
+    def train_ns(self) -> int:
+        """Warm-up and training together."""
+        return self.phase_ns.get("warmup", 0) + self.phase_ns.get("train", 0)
+
+
+@dataclass(slots=True, kw_only=True)
+class Window:
+    """Some steps in a row, all of the warm-up or all after it. Times in nanoseconds unless said otherwise."""
+
+    phase: Literal["warmup", "train"]
+    start_ns: int
+    end_ns: int
+    totals: Totals
+    """Where the run stands at the window's end."""
+
+    steps: int = 0
+    batches: int = 0
+    samples: int | None = 0
+    """None when a batch was of unknown size."""
+    tokens: int | None = 0
+    """None when a batch had an unknown number of tokens, or tokens are not counted."""
+    busy_ns: int = 0
+    """Time of the steps: fetches and bodies, other phases taken out."""
+    waits: int = 0
+    """Batches whose wait was measured, first batches included."""
+    wait_ns: int = 0
+    """Host time in fetches, first batches apart."""
+    first_wait_ns: int = 0
+    """Host time in fetches of first batches."""
+    first_busy_ns: int = 0
+    """Time of first batches, their bodies included."""
+    first_batches: int = 0
+    transfer_ns: int | None = None
+    """Time of moves to the device; None when none was marked."""
+    passes_ns: int = 0
+    """Length of the passes over a loader that ended in the window."""
+    passes_first_ns: int = 0
+    """Their first batches."""
+    step_ms: Distribution = field(default_factory=Distribution)
+    wait_ms: Distribution = field(default_factory=Distribution)
+    """Waits of single batches, first batches apart."""
+    longest_wait_ns: int = 0
+    """First batches included."""
+    cost_ns: int = 0
+    probes: int = 0
+
+    def merge(self, later: Window) -> None:
+        """Go on with the steps of `later`, which follows this one and is of the same phase."""
+        self.end_ns = later.end_ns
+        self.totals = later.totals
+        self.steps += later.steps
+        self.batches += later.batches
+        self.samples = _sum(self.samples, later.samples)
+        self.tokens = _sum(self.tokens, later.tokens)
+        self.busy_ns += later.busy_ns
+        self.waits += later.waits
+        self.wait_ns += later.wait_ns
+        self.first_wait_ns += later.first_wait_ns
+        self.first_busy_ns += later.first_busy_ns
+        self.first_batches += later.first_batches
+        if later.transfer_ns is not None:
+            self.transfer_ns = (self.transfer_ns or 0) + later.transfer_ns
+        self.passes_ns += later.passes_ns
+        self.passes_first_ns += later.passes_first_ns
+        self.step_ms.merge(later.step_ms)
+        self.wait_ms.merge(later.wait_ms)
+        self.longest_wait_ns = max(self.longest_wait_ns, later.longest_wait_ns)
+        self.cost_ns += later.cost_ns
+        self.probes += later.probes
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
