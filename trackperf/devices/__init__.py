@@ -1,0 +1,1 @@
+"""Readings of the machine that a run is on."""
