@@ -34,6 +34,9 @@ class Metric:
     question: str = ""
     """For a headline series: which of the five questions it answers."""
 
+    dashboard: bool = True
+    """For a headline series: whether it stands in its question's chart, whose series share a unit."""
+
 
 def _m(
     key: str,
@@ -42,8 +45,18 @@ def _m(
     meaning: str,
     better: Literal["higher", "lower", "neither"] = "neither",
     question: str = "",
+    *,
+    dashboard: bool = True,
 ) -> Metric:
-    return Metric(key=key, unit=unit, title=title, meaning=meaning, better=better, question=question)
+    return Metric(
+        key=key,
+        unit=unit,
+        title=title,
+        meaning=meaning,
+        better=better,
+        question=question,
+        dashboard=dashboard,
+    )
 
 
 _THROUGHPUT: Final = "throughput"
@@ -66,7 +79,7 @@ _ROWS: Final = (
         "The same for tokens; only when the user says what a token is (padding is not one).",
         "higher", _THROUGHPUT,
     ),
-    _m("perf/step_ms", "ms", "time per step", "Time of the window's steps over their number.", "lower", _TIME),
+    _m("perf/step_ms", "ms", "time per step", "Time of the window's steps over their number.", "lower", _TIME, dashboard=False),
     _m(
         "perf/train_s", "s", "training time",
         "Time in warm-up and training since the run began, earlier parts of a resumed run included.",
@@ -98,7 +111,7 @@ _ROWS: Final = (
     _m(
         "perf/data_wait_ms", "ms", "wait for data per step",
         "Mean host time per step inside `next(loader)` and `data()`, first batches apart.",
-        "lower", _LOADING,
+        "lower", _LOADING, dashboard=False,
     ),
     _m(
         "perf/mfu_pct", "%", "model FLOPs utilisation",
