@@ -34,3 +34,19 @@ check: $(VENV)/.dev ## formatting, lint, types
 format: $(VENV)/.dev ## format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.bench ## what trackperf costs, beside others
+	$(BIN)/python tests/benchmarks/bench.py $(BENCH_ARGS)
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) install -c constraints.txt -e '.[bench]'
+	touch $@
+
+screenshot: $(VENV)/.dev browser ## the README's picture, taken in a real browser
+	$(BIN)/python tools/screenshot.py
+
+browser:
+	@sh tools/install-browser.sh
+
+clean: ## remove the environment and what was built
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
