@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from trackperf.timing.events import Events, overlap
+from trackperf.timing.ledger import Ledger, added
 from trackperf.timing.marks import END, STRIDE, Batch, Drained, Lost
 from trackperf.timing.rows import Rows, StepArrays, Sums
 from trackperf.timing.windows import Totals, Window
@@ -46,27 +47,18 @@ class Timeline:
 
             window_ns: length of a window.
         """
-        self.begin_ns = begin_ns
         self.warmup_steps = warmup_steps
         self.window_ns = window_ns
-        self.base = Totals()
-        """Where an earlier part of the run ended."""
         self.due_ns: int | None = None
         """About when the open window is due; None when none is open."""
         self.bundled = 0
         """Batches that are in the sums but not in the quantiles (`marks.Lost`)."""
+        self._ledger = Ledger(begin_ns)
         self._events = Events()
         self._rows = Rows()
         self._window: Window | None = None
         self._window_start = 0
-        self._busy = {"warmup": 0, "train": 0}
-        self._phases: dict[str, int] = {}
-        self._startup_phases = 0
-        self._first_ns: int | None = None
         self._seen_ns = begin_ns
-        self._steps = 0
-        self._samples: int | None = 0
-        self._tokens: int | None = None
         self._blocked_ns = 0
         self._cut_ns = begin_ns - 1
         self._first_waits: dict[int, int] = {}
@@ -77,12 +69,17 @@ class Timeline:
     @property
     def steps(self) -> int:
         """Finished steps, earlier parts of a resumed run included."""
-        return self.base.steps + self._steps
+        return self._ledger.base.steps + self._ledger.steps
+
+    @property
+    def own_steps(self) -> int:
+        """Finished steps of this process."""
+        return self._ledger.steps
 
     @property
     def begun(self) -> bool:
         """Whether any batch of this process was fed."""
-        return self._steps > 0 or self._rows.waiting
+        return self._ledger.steps > 0 or self._rows.waiting
 
     @property
     def invalid(self) -> int:
@@ -91,8 +88,7 @@ class Timeline:
 
     def resume(self, base: Totals) -> None:
         """Go on from where an earlier part of the run ended; for a timeline without steps."""
-        self.base = base
-        self._samples, self._tokens = base.samples, base.tokens
+        self._ledger.resume(base)
 
     def feed(self, drained: Drained, phases: Sequence[str], now_ns: int) -> list[Window]:
         """
@@ -191,10 +187,9 @@ class Timeline:
         arrays = self._rows.take(self._events, self._seen_ns)
         cuts = self._cuts(now_ns)
         if arrays is not None:
-            if self._first_ns is None:
-                self._first_ns = int(arrays.begin[0])
+            self._ledger.begin_steps(int(arrays.begin[0]))
             self._first_waits.update(arrays.passes)
-            self._recent, self._recent_before = arrays, (self.steps, self._train_ns())
+            self._recent, self._recent_before = arrays, (self.steps, self._ledger.train_ns)
             active = arrays.end - arrays.blocked - self._blocked_ns
             place, n = 0, arrays.end.size
             while place < n:
@@ -217,14 +212,14 @@ class Timeline:
     def _open(self, arrays: StepArrays, active: NDArray[np.int64], place: int) -> None:
         if self._window is None:
             begin = int(arrays.begin[place])
-            self._window = Window(phase=self._phase(), start_ns=begin, end_ns=begin, totals=self.base)
+            self._window = Window(phase=self._phase(), start_ns=begin, end_ns=begin, totals=self._ledger.base)
             self._window_start = int(active[place] - arrays.busy[place])
             self.due_ns = begin + self.window_ns
 
     def _stop(self, active: NDArray[np.int64], place: int) -> tuple[int, bool]:
         """Return up to which step the open window reaches, and whether it is complete there."""
         stop, due = active.size, False
-        left = self.warmup_steps - self._steps
+        left = self.warmup_steps - self._ledger.steps
         if 0 < left <= stop - place:
             stop, due = place + left, True
         complete = self._window_start + self.window_ns
@@ -280,11 +275,10 @@ class Timeline:
     def _bundle(self, lost: Lost) -> None:
         """Count batches of which only sums are left."""
         self.bundled += lost.batches
-        if self._first_ns is None:
-            self._first_ns = lost.start_ns
+        self._ledger.begin_steps(lost.start_ns)
         if self._window is None:
             self._window = Window(
-                phase=self._phase(), start_ns=lost.start_ns, end_ns=lost.end_ns, totals=self.base
+                phase=self._phase(), start_ns=lost.start_ns, end_ns=lost.end_ns, totals=self._ledger.base
             )
             self._window_start = lost.start_ns - self._blocked_ns
         busy = lost.end_ns - lost.start_ns
@@ -303,15 +297,10 @@ class Timeline:
     def _count(
         self, window: Window, steps: int, samples: int | None, tokens: int | None, busy_ns: int
     ) -> None:
-        if self._steps == 0 and self.base.steps == 0:
-            self._tokens = 0
-        self._steps += steps
-        self._samples = _sum(self._samples, samples)
-        self._tokens = _sum(self._tokens, tokens)
-        self._busy[window.phase] += busy_ns
+        self._ledger.count(window.phase, steps=steps, samples=samples, tokens=tokens, busy_ns=busy_ns)
         window.steps += steps
-        window.samples = _sum(window.samples, samples)
-        window.tokens = _sum(window.tokens, tokens)
+        window.samples = added(window.samples, samples)
+        window.tokens = added(window.tokens, tokens)
         window.busy_ns += busy_ns
 
     def _close(self, closed: list[Window]) -> None:
@@ -337,34 +326,14 @@ class Timeline:
             if phase.end <= self._seen_ns:
                 self._blocked_ns += phase.end - phase.begin
         self._events.forget_until(self._seen_ns)
-        segments = self._events.segments
-        while segments and (self._window is None or segments[0].end <= self._window.start_ns):
-            item = segments.popleft()
-            self._phases[item.name] = self._phases.get(item.name, 0) + item.end - item.begin
-            if self._first_ns is None or item.end <= self._first_ns:
-                self._startup_phases += item.end - item.begin
+        open_since = None if self._window is None else self._window.start_ns
+        self._ledger.fold(self._events.segments, open_since)
 
     def _phase(self) -> Literal["warmup", "train"]:
-        return "warmup" if self._steps < self.warmup_steps else "train"
-
-    def _train_ns(self) -> int:
-        return self.base.train_ns + self._busy["warmup"] + self._busy["train"]
+        return "warmup" if self._ledger.steps < self.warmup_steps else "train"
 
     def _snapshot(self, at_ns: int) -> Totals:
-        """Return the sums at a moment that is not before the end of a window closed earlier."""
-        first = at_ns if self._first_ns is None else self._first_ns
-        phases, startup_phases = dict(self._phases), self._startup_phases
-        for item in self._events.segments:
-            length = max(0, min(item.end, at_ns) - item.begin)
-            phases[item.name] = phases.get(item.name, 0) + length
-            if item.end <= first:
-                startup_phases += length
-        mine = {"startup": first - self.begin_ns - startup_phases, **self._busy, **phases}
-        mine["other"] = at_ns - self.begin_ns - sum(mine.values())
-        phase_ns = dict(self.base.phase_ns)
-        for name, ns in mine.items():
-            phase_ns[name] = phase_ns.get(name, 0) + ns
-        return Totals(steps=self.steps, samples=self._samples, tokens=self._tokens, phase_ns=phase_ns)
+        return self._ledger.totals(at_ns, self._events.segments)
 
 
 def _row(batch: Batch, end_ns: int) -> list[int]:
@@ -373,7 +342,3 @@ def _row(batch: Batch, end_ns: int) -> list[int]:
 
 def _plus(total: int | None, value: int) -> int | None:
     return None if total is None or value < 0 else total + value
-
-
-def _sum(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a + b
