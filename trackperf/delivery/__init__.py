@@ -1,0 +1,5 @@
+"""From the reporter to the sinks: one queue and one worker thread for each, none in another's way."""
+
+from trackperf.delivery.fanout import Delivery
+
+__all__ = ["Delivery"]
