@@ -156,10 +156,10 @@ class Collector:
         Its time is taken out of the step it lies in and written as `perf_time/<name>_s`; loops in it make no
         steps. Phases may be nested: each second belongs to the innermost. `train` changes nothing.
         """
-        if self._marks.closed:
-            return NULL
-        found = self._phases.get(name)
-        return found if found is not None else self._new_phase(name)
+        try:
+            return self._phases[name]
+        except KeyError:
+            return self._new_phase(name)
 
     def observe(self, name: str, value: float) -> None:
         """
@@ -269,7 +269,7 @@ class Collector:
 
     def _new_phase(self, name: str) -> AbstractContextManager[None]:
         key = safe_key(str(name)).replace("/", "_")
-        if key == "train":
+        if key == "train" or self._marks.closed:
             made: AbstractContextManager[None] = NULL
         elif key in _OWN_PHASES:
             self._warn(f"phase({name!r}): trackperf fills {name!r} itself; choose another name. Not counted")

@@ -36,28 +36,27 @@ NULL: Final = Null()
 class Span:
     """Marks the ends of a stretch of time; one object serves all stretches of its kind, nested ones too."""
 
-    __slots__ = ("_begin", "_end", "_marks")
+    __slots__ = ("_begin", "_clock", "_end", "_marks", "_push")
 
     def __init__(self, marks: Marks, kind: int) -> None:
         self._marks = marks
         self._begin = 2 * kind
         self._end = 2 * kind + 1
+        self._clock = marks.clock
+        self._push = marks.events.extend
 
     def __enter__(self) -> None:
         """Mark the beginning."""
-        marks = self._marks
-        marks.events.extend((self._begin, marks.clock()))
+        self._push((self._begin, self._clock()))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Mark the end."""
+        self._push((self._end, self._clock()))
         marks = self._marks
-        now = marks.clock()
-        events = marks.events
-        events.extend((self._end, now))
-        if len(events) > _MANY:
-            marks.wake(now)
+        if len(marks.events) > _MANY:
+            marks.wake(self._clock())
 
 
 class Phase(Span):
@@ -67,21 +66,18 @@ class Phase(Span):
 
     def __enter__(self) -> None:
         """Mark the beginning."""
-        marks = self._marks
-        marks.phase_depth += 1
-        marks.events.extend((self._begin, marks.clock()))
+        self._marks.phase_depth += 1
+        self._push((self._begin, self._clock()))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Mark the end."""
+        self._push((self._end, self._clock()))
         marks = self._marks
-        now = marks.clock()
         marks.phase_depth -= 1
-        events = marks.events
-        events.extend((self._end, now))
-        if len(events) > _MANY:
-            marks.wake(now)
+        if len(marks.events) > _MANY:
+            marks.wake(self._clock())
 
 
 def data_span(marks: Marks) -> Span:
