@@ -7,11 +7,12 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trackperf.batches import sample_counter, token_counter, token_definition
+from trackperf.devices.accelerator import device_timeline
 from trackperf.loaders import describe
 from trackperf.names import safe_key
 from trackperf.record import Alert, RunSummary, Status
 from trackperf.timing.marks import Marks
-from trackperf.timing.phases import NULL, Phase, Step, data_span, transfer_span
+from trackperf.timing.phases import NULL, Step, data_span, phase_span, transfer_span
 from trackperf.timing.steps import Plan, Steps
 from trackperf.timing.windows import Totals
 from trackperf.transfer import mover
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from trackperf.reporter import Reporter
     from trackperf.run import Run
+    from trackperf.timing.device import DeviceTimeline
 
 __all__ = ["Collector"]
 
@@ -56,9 +58,12 @@ class Collector:
         self._phases: dict[str, AbstractContextManager[None]] = {}
         self._data: AbstractContextManager[None] = NULL
         self._transfer: AbstractContextManager[None] = NULL
+        self._find = device_timeline
         self._warned: set[str] = set()
         if self._reporter is not None:
             self._data, self._transfer = data_span(self._marks), transfer_span(self._marks)
+            found = weakref.WeakMethod(self._find_device)
+            self._marks.find_device = lambda: (found() or _nothing)()  # noqa: PLW0108 - asked anew each time
             self._end = weakref.finalize(self, self._reporter.finish, Status.FINISHED)
             self._end.atexit = False
 
@@ -275,9 +280,19 @@ class Collector:
             self._warn(f"phase({name!r}): trackperf fills {name!r} itself; choose another name. Not counted")
             made = NULL
         else:
-            made = Phase(self._marks, self._marks.kind_of_phase(key))
+            made = phase_span(self._marks, key)
         self._phases[name] = made
         return made
+
+    def _find_device(self) -> DeviceTimeline | None:
+        """Look whether the training uses a device by now, and time its phases and fetches as well then."""
+        if self._marks.closed:
+            return None
+        self._marks.device = timeline = self._find(self._marks)
+        if timeline is not None:
+            self._phases.clear()
+            self._data, self._transfer = data_span(self._marks), transfer_span(self._marks)
+        return timeline
 
     def _batches_a_step(self, accumulate: Any) -> int:
         if isinstance(accumulate, int) and not isinstance(accumulate, bool) and accumulate >= 1:
@@ -301,6 +316,10 @@ class Collector:
         if message not in self._warned and len(self._warned) < 1000:
             self._warned.add(message)
             _log.warning("trackperf: %s", message)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _closed_marks() -> Marks:

@@ -121,6 +121,10 @@ _ROWS: Final = (
     _m("perf_step/p50_ms", "ms", "median step", "Median of the window's step times.", "lower"),
     _m("perf_step/p95_ms", "ms", "95th percentile step", "95th percentile of the window's step times.", "lower"),
     _m("perf_step/max_ms", "ms", "longest step", "Longest of the window's steps.", "lower"),
+    _m(
+        "perf_step/device_ms", "ms", "step on the device",
+        "Time of a step on the device's own clock, from CUDA events at both sides of each fetch.", "lower",
+    ),
     _m("perf_step/samples", "1", "samples per step", "Mean number of samples in a step of the window."),
     _m("perf_time/startup_s", "s", "start-up", "From `init` to the first step.", "lower"),
     _m("perf_time/warmup_s", "s", "warm-up", "Time in the first `warmup_steps` steps of each process.", "lower"),

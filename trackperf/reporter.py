@@ -25,6 +25,7 @@ from trackperf.observations import Observations
 from trackperf.points import PointMaker, Ready
 from trackperf.record import Alert, Point, RunInfo, RunSummary, Status
 from trackperf.statistics import RunStatistics
+from trackperf.timing.join import DeviceJoin
 from trackperf.timing.marks import Batch, Clock, Marks
 from trackperf.timing.timeline import WINDOW_NS, Timeline
 from trackperf.values import window_values
@@ -44,6 +45,7 @@ _log: Final = logging.getLogger("trackperf")
 _CLOSE_S: Final = 5.0
 _LOCK_S: Final = 2.0
 _IDLE_S: Final = 1.0
+_DEVICE_S: Final = 0.5
 _POINTS: Final = 5000
 
 
@@ -110,6 +112,7 @@ class Reporter:
         self._delivery = Delivery(sinks)
         self._judge = Judge(settings.rules if rank == 0 else ())
         self._host = HostReadings()
+        self._join = DeviceJoin()
         self._statistics = RunStatistics()
         self._progress = progress
         self._points = PointMaker(
@@ -148,7 +151,7 @@ class Reporter:
         """Take the marks that are there and report what they close."""
         with self._lock:
             now = self._clock()
-            self._report(self.timeline.feed(self.marks.drain(), self.marks.phases, now))
+            self._report(self._take(now))
             if self.timeline.begun:
                 # The run shows before its first window is full, and at exit nothing is imported any more.
                 self._open()
@@ -171,7 +174,7 @@ class Reporter:
         """Return where the run stands, a step whose body runs counted as finished."""
         with self._lock:
             now, open_batch = self._clock(), self._open_batch()
-            self._report(self.timeline.feed(self.marks.drain(), self.marks.phases, now))
+            self._report(self._take(now))
             return self.timeline.totals_at(now, open_batch)
 
     def summary(self) -> RunSummary:
@@ -179,7 +182,7 @@ class Reporter:
         if self._summary is not None:
             return self._summary[0]
         with self._lock:
-            self._report(self.timeline.feed(self.marks.drain(), self.marks.phases, self._clock()))
+            self._report(self._take(self._clock()))
             return self._summarise(self.timeline.totals())
 
     def flush(self, timeout_s: float) -> bool:
@@ -189,8 +192,7 @@ class Reporter:
         deadline = time.monotonic() + timeout_s
         if self._lock.acquire(timeout=timeout_s):
             try:
-                windows = self.timeline.feed(self.marks.drain(), self.marks.phases, self._clock())
-                self._report(windows + self.timeline.cut())
+                self._report(self._take(self._clock(), cut=True))
                 self._write_pending()
             finally:
                 self._lock.release()
@@ -232,21 +234,43 @@ class Reporter:
 
     def _end(self, *, count_open: bool) -> RunSummary:
         open_batch = self._open_batch() if count_open else None
+        if threading.current_thread() is threading.main_thread():
+            self._drain_device()
         if not self._lock.acquire(timeout=_LOCK_S):
             _log.warning("trackperf: the last window was not written: the reporter did not let go of it")
             self._halt()
             return self._summarise(self.timeline.totals())
         try:
             now = self._clock()
-            windows = self.timeline.feed(self.marks.drain(), self.marks.phases, now)
+            windows = self._take(now)
             self._halt()
-            self._report(windows + self.timeline.finish(now, open_batch))
+            last = self.timeline.finish(now, open_batch)
+            self._report(windows + self._join.feed(last, [], active=self._on_device, final=True))
             self._write_pending()
             self._write_observed(final=True)
             self._open()
             return self._summarise(self.timeline.totals())
         finally:
             self._lock.release()
+
+    def _take(self, now_ns: int, *, cut: bool = False) -> list[Window]:
+        """Take the marks that are there and return the windows that are complete."""
+        drained = self.marks.drain()
+        windows = self.timeline.feed(drained, self.marks.phases, now_ns)
+        if cut:
+            windows += self.timeline.cut()
+        return self._join.feed(windows, drained.device_times, active=self._on_device, final=cut)
+
+    @property
+    def _on_device(self) -> bool:
+        return self.marks.device is not None
+
+    def _drain_device(self) -> None:
+        """At the end, and only there, give the device a moment for what it was told last."""
+        device = self.marks.device
+        until = time.monotonic() + _DEVICE_S
+        while device is not None and device.drain() and time.monotonic() < until:
+            time.sleep(0.001)
 
     def _open_batch(self) -> Batch | None:
         owner = self.marks.owner
@@ -331,6 +355,8 @@ class Reporter:
         lost = {
             "marks": self.timeline.invalid,
             "quantiles": self.timeline.bundled,
+            "device_times": self._join.late
+            + (self.marks.device.lost if self.marks.device is not None else 0),
             "values": self.observations.dropped,
         }
         dropped = {**self._delivery.dropped, **{kind: count for kind, count in lost.items() if count}}

@@ -91,10 +91,8 @@ class Run:
         absent = _guarded(environment.absent_reasons)
         if reporter.world_size > 1:
             absent["perf/samples_per_s"] = "a rate of all ranks together is not in this version"
-        if accelerator_in_use() is not None:
-            reason = (
-                "the host's clock cannot tell what the device waits for, and this version does not ask it"
-            )
+        if accelerator_in_use() is not None and reporter.marks.device is None:
+            reason = "the host's clock cannot tell what the device waits for, and it has no events to ask"
             absent["perf/data_pct"] = absent["perf_data/exposed_ms"] = absent["perf_data/h2d_ms"] = reason
         facts = _guarded(environment.facts)
         if self.tokens_are is not None:

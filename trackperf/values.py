@@ -38,7 +38,7 @@ def window_values(
     if window.first_batches:
         values["perf_data/first_batch_ms"] = window.first_wait_ns / window.first_batches * _MS
     if counted:
-        values |= _rates(window, world_size) | _waits(window, accelerator)
+        values |= _rates(window, world_size) | _waits(window, accelerator) | _on_device(window)
     if window.probes:
         values["perf_self/us_per_step"] = (
             window.cost_ns / window.probes * window.batches / window.steps / 1000
@@ -90,4 +90,17 @@ def _waits(window: Window, accelerator: str | None) -> dict[str, float]:
             values["perf_data/exposed_ms"] = wait_ms
     if accelerator is None and window.transfer_ns is not None:
         values["perf_data/h2d_ms"] = window.transfer_ns / window.steps * _MS
+    return values
+
+
+def _on_device(window: Window) -> dict[str, float]:
+    """Return what the device's own clock says; the shares of its batches stand for those that it missed."""
+    values: dict[str, float] = {}
+    a_step = window.batches / window.steps * _MS
+    if window.device_batches and window.device_ns > 0:
+        values["perf/data_pct"] = 100 * window.exposed_ns / window.device_ns
+        values["perf_data/exposed_ms"] = window.exposed_ns / window.device_batches * a_step
+        values["perf_step/device_ms"] = window.device_ns / window.device_batches * a_step
+    if window.copied_batches:
+        values["perf_data/h2d_ms"] = window.copied_ns / window.copied_batches * a_step
     return values

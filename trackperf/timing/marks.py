@@ -14,8 +14,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from trackperf.timing.device import DEVICE_STRIDE
+
+if TYPE_CHECKING:
+    from trackperf.timing.device import DeviceTimeline
 
 __all__ = [
     "END",
@@ -104,6 +109,8 @@ class Drained:
     """trackperf's own time in the batches that were probed."""
     probes: int
     """How many were."""
+    device_times: list[int] = field(default_factory=list)
+    """Times of batches on the device."""
 
 
 class Marks:
@@ -123,6 +130,12 @@ class Marks:
         self.events: list[int] = []
         self.phases: list[str] = []
         self.lost: list[Lost] = []
+        self.device_times: list[int] = []
+        """Times of batches on the device (`device.DEVICE_STRIDE`)."""
+        self.device: DeviceTimeline | None = None
+        """The device's clock, once it is in use."""
+        self.find_device: Callable[[], DeviceTimeline | None] = _no_device
+        """Finds it out; asked now and then."""
         self.wake_at = 0
         """Time from which the end of a body wakes the reporter."""
         self.limit = STRIDE * _WAKE_BATCHES
@@ -162,6 +175,7 @@ class Marks:
         if self.closed:
             self.batches.clear()
             self.events.clear()
+            self.device_times.clear()
             return
         if self.alarm.empty():
             self.alarm.put(None)
@@ -183,10 +197,20 @@ class Marks:
         m = len(self.events) // 2 * 2
         events = self.events[:m]
         del self.events[:m]
+        k = len(self.device_times) // DEVICE_STRIDE * DEVICE_STRIDE
+        device_times = self.device_times[:k]
+        del self.device_times[:k]
         cost, probes = self.cost_ns, self.probes
         self.cost_ns -= cost
         self.probes -= probes
-        return Drained(batches=batches, events=events, lost=lost, cost_ns=cost, probes=probes)
+        return Drained(
+            batches=batches,
+            events=events,
+            lost=lost,
+            cost_ns=cost,
+            probes=probes,
+            device_times=device_times,
+        )
 
     def close(self) -> None:
         """Take no more marks: loops that still run go on, and what they append is thrown away."""
@@ -194,6 +218,7 @@ class Marks:
         self.owner = None
         self.batches.clear()
         self.events.clear()
+        self.device_times.clear()
 
     def _give_up(self) -> None:
         """Fold what nobody took into sums: the reporter is stuck, and memory must not grow."""
@@ -206,8 +231,13 @@ class Marks:
                 del self.batches[:n]
             if len(self.events) >= _HOLD_EVENTS:
                 self.events.clear()
+            self.device_times.clear()
         finally:
             self._taking.release()
+
+
+def _no_device() -> None:
+    return None
 
 
 def _sums(batches: list[int]) -> Lost:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from trackperf.timing import device
 from trackperf.timing.marks import DATA, END, TRANSFER, Batch
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from trackperf.timing.device import DeviceTimeline
     from trackperf.timing.marks import Marks
 
-__all__ = ["NULL", "Null", "Phase", "Span", "Step", "data_span", "transfer_span"]
+__all__ = ["NULL", "Null", "OnDevice", "Phase", "Span", "Step", "data_span", "phase_span", "transfer_span"]
 
 _MANY: Final = 1 << 14
 
@@ -36,10 +38,10 @@ NULL: Final = Null()
 class Span:
     """Marks the ends of a stretch of time; one object serves all stretches of its kind, nested ones too."""
 
-    __slots__ = ("_begin", "_clock", "_end", "_marks", "_push")
+    __slots__ = ("_begin", "_clock", "_end", "_push", "marks")
 
     def __init__(self, marks: Marks, kind: int) -> None:
-        self._marks = marks
+        self.marks = marks
         self._begin = 2 * kind
         self._end = 2 * kind + 1
         self._clock = marks.clock
@@ -54,7 +56,7 @@ class Span:
     ) -> None:
         """Mark the end."""
         self._push((self._end, self._clock()))
-        marks = self._marks
+        marks = self.marks
         if len(marks.events) > _MANY:
             marks.wake(self._clock())
 
@@ -66,7 +68,7 @@ class Phase(Span):
 
     def __enter__(self) -> None:
         """Mark the beginning."""
-        self._marks.phase_depth += 1
+        self.marks.phase_depth += 1
         self._push((self._begin, self._clock()))
 
     def __exit__(
@@ -74,20 +76,53 @@ class Phase(Span):
     ) -> None:
         """Mark the end."""
         self._push((self._end, self._clock()))
-        marks = self._marks
+        marks = self.marks
         marks.phase_depth -= 1
         if len(marks.events) > _MANY:
             marks.wake(self._clock())
 
 
-def data_span(marks: Marks) -> Span:
+class OnDevice:
+    """A stretch that the device times as well."""
+
+    __slots__ = ("_device", "_inner", "_kind")
+
+    def __init__(self, inner: Span, device: DeviceTimeline, kind: int) -> None:
+        self._inner = inner
+        self._device = device
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        """Mark the beginning."""
+        self._inner.__enter__()
+        self._device.begin(self._kind)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Mark the end."""
+        self._device.end(self._kind)
+        self._inner.__exit__(kind, error, trace)
+
+
+def phase_span(marks: Marks, name: str) -> Span | OnDevice:
+    """Return the context manager of a phase."""
+    return _timed(Phase(marks, marks.kind_of_phase(name)), device.PHASE)
+
+
+def data_span(marks: Marks) -> Span | OnDevice:
     """Return the context manager of a fetch outside `next(loader)`."""
-    return Span(marks, DATA)
+    return _timed(Span(marks, DATA), device.DATA)
 
 
-def transfer_span(marks: Marks) -> Span:
+def transfer_span(marks: Marks) -> Span | OnDevice:
     """Return the context manager of a move to the device."""
-    return Span(marks, TRANSFER)
+    return _timed(Span(marks, TRANSFER), device.COPY)
+
+
+def _timed(span: Span, kind: int) -> Span | OnDevice:
+    timeline = span.marks.device
+    return span if timeline is None else OnDevice(span, timeline, kind)
 
 
 class Step:
@@ -107,7 +142,10 @@ class Step:
         if marks.phase_depth:
             return
         marks.owner = self
-        self._begin = marks.clock()
+        self._begin = begin = marks.clock()
+        timeline = marks.device
+        if timeline is not None:
+            timeline.ready(begin, first=False, fetched=False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -121,10 +159,14 @@ class Step:
         self._begin = 0
         if marks.owner is self:
             marks.owner = None
+        if marks.device is not None:
+            marks.device.done()
         if kind is None:
             marks.batches.extend((begin, begin, end, self._samples, self._tokens, END))
         if end >= marks.wake_at or len(marks.batches) >= marks.limit:
             marks.wake(end)
+            if marks.device is None:
+                marks.find_device()
 
     def open_batch(self) -> Batch | None:
         """Return the step that runs now."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
+from trackperf.timing.device import COPY
 from trackperf.timing.marks import DATA, END, FETCHED, FIRST, PASS, TRANSFER, Batch
 
 if TYPE_CHECKING:
@@ -173,12 +174,15 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
     left, probe, outer, handed_out, tokens = accumulate, _PROBES, False, False, -1
     flags = FETCHED | FIRST | (accumulate == 1)
     hold: list[T] = []
+    device = marks.device or marks.find_device()
     marks.owner = owner
     t0 = clock()
     marks.events.extend((2 * PASS, t0))
     try:
         for batch in loader:
             t1 = clock()
+            if device is not None:
+                device.ready(t0, first=flags & FIRST > 0)
             if outer:
                 marks.interval(DATA, t0, t1)
                 t0 = t1
@@ -188,9 +192,13 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
             if probe:
                 marks.cost_ns += clock() - t1
             if move is not None:
+                if device is not None:
+                    device.begin(COPY)
                 begin = clock()
                 batch = move(batch)  # noqa: PLW2901 - the batch as it was is not to be kept alive
                 marks.interval(TRANSFER, begin, clock())
+                if device is not None:
+                    device.end(COPY)
             # Popped, so that the user's own name is the only one that keeps the batch alive.
             hold.append(batch)
             del batch
@@ -198,6 +206,8 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
             yield hold.pop()
             t2 = clock()
             handed_out = False
+            if device is not None:
+                device.done()
             if marks.owner is owner:
                 push((t0, t1, t2, samples, tokens, flags))
                 outer = False
@@ -212,6 +222,7 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
             if t2 >= marks.wake_at or len(batches) >= marks.limit:
                 marks.wake(t2)
                 probe = _PROBES
+                device = marks.device or marks.find_device()
             if probe:
                 probe -= 1
                 marks.cost_ns += clock() - t2
@@ -221,8 +232,12 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
         # The body ended in `break`, or the iterator was dropped: a body that ran is a step.
         if handed_out and marks.owner is owner:
             push((t0, t1, clock(), samples, tokens, flags))
+            if device is not None:
+                device.done()
         raise
     finally:
         if marks.owner is owner:
             marks.owner = None
+        if device is not None:
+            device.end_pass()
         marks.events.extend((2 * PASS + 1, clock()))

@@ -155,6 +155,17 @@ class Window:
     """Waits of single batches, first batches apart."""
     longest_wait_ns: int = 0
     """First batches included."""
+    device_seen: int = 0
+    """Batches that the device timed, or of which it is known that it did not."""
+    device_batches: int = 0
+    """Batches whose exposed wait the device timed: no first batches."""
+    device_ns: int = 0
+    """Time of those on the device, from fetch to body's end, phases taken out."""
+    exposed_ns: int = 0
+    """Time in which the device had nothing to do for want of data."""
+    copied_batches: int = 0
+    copied_ns: int = 0
+    """Time of copies on the device."""
     cost_ns: int = 0
     probes: int = 0
 
@@ -179,6 +190,12 @@ class Window:
         self.step_ms.merge(later.step_ms)
         self.wait_ms.merge(later.wait_ms)
         self.longest_wait_ns = max(self.longest_wait_ns, later.longest_wait_ns)
+        self.device_seen += later.device_seen
+        self.device_batches += later.device_batches
+        self.device_ns += later.device_ns
+        self.exposed_ns += later.exposed_ns
+        self.copied_batches += later.copied_batches
+        self.copied_ns += later.copied_ns
         self.cost_ns += later.cost_ns
         self.probes += later.probes
 
