@@ -69,7 +69,7 @@ class TestExposed:
         assert r.device.synchronisations == 0
 
     def test_a_starving_device(self, rig: Callable[..., Rig]) -> None:
-        """A wait of 0.3 s over 0.1 s of device work exposes 0.2 s of a step of 0.3 s, and raises the alert."""
+        """A wait of 0.3 s over 0.1 s of device work exposes 0.2 s of 0.3 s, and raises the alert."""
         r = rig()
         for _ in r.run.perf.steps(r.run.loader([8] * 100, 0.3), samples=8):
             r.device.launch(0.1)

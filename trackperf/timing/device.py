@@ -285,7 +285,7 @@ class DeviceTimeline:
 
 
 def _times(batch: _Batch) -> tuple[int, int, int]:
-    """Return exposed wait, time from fetch to body's end, and copies, of a batch that the device has passed."""
+    """Return exposed wait, time from fetch to body's end, and copies, of a batch that was passed."""
     if batch.end is None:
         raise ValueError("the batch has no end")
     ready = batch.ready.event
