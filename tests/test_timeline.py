@@ -39,9 +39,7 @@ class Scene:
 
     def plan(self, accumulate: int = 1) -> Plan:
         """Return how to count: a batch is its own size."""
-        return Plan(
-            marks=self.marks, samples=int, tokens=None, move=None, accumulate=accumulate
-        )
+        return Plan(marks=self.marks, samples=int, tokens=None, move=None, accumulate=accumulate)
 
     def phase(self, name: str) -> Phase:
         """Return a phase."""
@@ -271,6 +269,26 @@ class TestMarks:
         assert scene.timeline.bundled >= 200_000
         assert sum(window.step_ms.n for window in windows) == 300_000 - scene.timeline.bundled
 
+    def test_phases_that_nobody_takes(self) -> None:
+        """Phases in 300 000 steps that nobody takes are bounded as well, and none stays open."""
+        scene = Scene()
+        phase = scene.phase("eval")
+        with phase:
+            scene.clock.advance(1.0)
+        scene.marks.wake_at = 0
+        scene.marks.limit = 64
+        most = 0
+        for place, _ in enumerate(Steps(range(300_000), scene.plan())):
+            if place == 1:
+                phase.__enter__()
+                scene.timeline.feed(scene.marks.drain(), scene.marks.phases, scene.clock())
+                phase.__exit__(None, None, None)
+            with phase:
+                scene.clock.now_ns += 1000
+            most = max(most, len(scene.marks.events))
+        assert most <= (1 << 18) + 8
+        assert sum(window.steps for window in scene.finish()) == 300_000
+
     def test_a_closed_run_keeps_nothing(self) -> None:
         """Loops that outlive their run leave nothing in memory."""
         scene = Scene()
@@ -278,8 +296,9 @@ class TestMarks:
         loop = iter(Steps(range(100_000), scene.plan()))
         next(loop)
         scene.marks.close()
+        phase = scene.phase("eval")
         for _ in loop:
-            with scene.phase("eval"):
+            with phase:
                 pass
         assert len(scene.marks.batches) <= scene.marks.limit
         assert len(scene.marks.events) <= 1 << 15

@@ -239,7 +239,7 @@ class Reporter:
         if not self._lock.acquire(timeout=_LOCK_S):
             _log.warning("trackperf: the last window was not written: the reporter did not let go of it")
             self._halt()
-            return self._summarise(self.timeline.totals())
+            return RunSummary(steps=self.timeline.steps, samples=None)
         try:
             now = self._clock()
             windows = self._take(now)

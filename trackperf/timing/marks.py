@@ -21,6 +21,7 @@ from trackperf.timing.device import DEVICE_STRIDE
 
 if TYPE_CHECKING:
     from trackperf.timing.device import DeviceTimeline
+    from trackperf.timing.phases import Span
 
 __all__ = [
     "END",
@@ -142,13 +143,19 @@ class Marks:
         """Length of `batches` from which the end of a body wakes the reporter."""
         self.owner: Owner | None = None
         """The loop whose bodies are the steps; set by the loops themselves."""
-        self.phase_depth = 0
+        self.spans: list[Span] = []
+        """What marks the ends of phases, fetches and transfers."""
         self.cost_ns = 0
         self.probes = 0
         self.closed = False
         self.alarm: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._taking = threading.Lock()
         _LIVE.add(self)
+
+    @property
+    def in_phase(self) -> bool:
+        """Whether a phase is open."""
+        return any(span.depth for span in self.spans)
 
     def kind_of_phase(self, name: str) -> int:
         """Return the kind under which events of the phase `name` are recorded."""
@@ -216,6 +223,8 @@ class Marks:
         """Take no more marks: loops that still run go on, and what they append is thrown away."""
         self.closed = True
         self.owner = None
+        for span in self.spans:
+            span.mute()
         self.batches.clear()
         self.events.clear()
         self.device_times.clear()
@@ -229,8 +238,10 @@ class Marks:
             if n:
                 self.lost.append(_sums(self.batches[:n]))
                 del self.batches[:n]
-            if len(self.events) >= _HOLD_EVENTS:
-                self.events.clear()
+            if len(self.events) >= _HOLD_EVENTS and not self.in_phase:
+                # What the reporter saw begin must not stay open for ever.
+                now = self.clock()
+                self.events[:] = [number for span in self.spans for number in (span.end_code, now)]
             self.device_times.clear()
         finally:
             self._taking.release()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
 
 from trackperf.timing import device
 from trackperf.timing.marks import DATA, END, TRANSFER, Batch
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from trackperf.timing.marks import Marks
 
 __all__ = ["NULL", "Null", "OnDevice", "Phase", "Span", "Step", "data_span", "phase_span", "transfer_span"]
-
-_MANY: Final = 1 << 14
 
 
 class Null:
@@ -36,29 +35,44 @@ NULL: Final = Null()
 
 
 class Span:
-    """Marks the ends of a stretch of time; one object serves all stretches of its kind, nested ones too."""
+    """
+    Marks the ends of a stretch of time; one object serves all stretches of its kind, nested ones too.
 
-    __slots__ = ("_begin", "_clock", "_end", "_push", "marks")
+    `+=` on a list is one atomic step, as `extend` is.
+    """
+
+    __slots__ = ("_begin", "_clock", "_end", "_events", "depth", "marks")
 
     def __init__(self, marks: Marks, kind: int) -> None:
         self.marks = marks
+        self.depth = 0
+        """How often it is open; counted by phases."""
         self._begin = 2 * kind
         self._end = 2 * kind + 1
         self._clock = marks.clock
-        self._push = marks.events.extend
+        self._events = marks.events
+        marks.spans.append(self)
+
+    @property
+    def end_code(self) -> int:
+        """What marks the end in `Marks.events`."""
+        return self._end
+
+    def mute(self) -> None:
+        """Mark nothing from now on: the run is over, and a span may be used all the same."""
+        self._events = cast("list[int]", deque(maxlen=0))
 
     def __enter__(self) -> None:
         """Mark the beginning."""
-        self._push((self._begin, self._clock()))
+        events = self._events
+        events += (self._begin, self._clock())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Mark the end."""
-        self._push((self._end, self._clock()))
-        marks = self.marks
-        if len(marks.events) > _MANY:
-            marks.wake(self._clock())
+        events = self._events
+        events += (self._end, self._clock())
 
 
 class Phase(Span):
@@ -68,18 +82,17 @@ class Phase(Span):
 
     def __enter__(self) -> None:
         """Mark the beginning."""
-        self.marks.phase_depth += 1
-        self._push((self._begin, self._clock()))
+        self.depth += 1
+        events = self._events
+        events += (self._begin, self._clock())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Mark the end."""
-        self._push((self._end, self._clock()))
-        marks = self.marks
-        marks.phase_depth -= 1
-        if len(marks.events) > _MANY:
-            marks.wake(self._clock())
+        events = self._events
+        events += (self._end, self._clock())
+        self.depth -= 1
 
 
 class OnDevice:
@@ -139,7 +152,7 @@ class Step:
     def __enter__(self) -> None:
         """Begin the step."""
         marks = self._marks
-        if marks.phase_depth:
+        if marks.in_phase:
             return
         marks.owner = self
         self._begin = begin = marks.clock()

@@ -67,7 +67,7 @@ class Steps(Generic[T]):
         if plan is None:
             return iter(loader)
         marks = plan.marks
-        if marks.closed or marks.phase_depth:
+        if marks.closed or marks.in_phase:
             return iter(loader) if plan.move is None else map(plan.move, loader)
         owner = _Pass()
         iterator = _iterate(loader, plan, owner)
@@ -169,7 +169,7 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
     its waits, from its next batch on.
     """
     marks = plan.marks
-    clock, batches, push = marks.clock, marks.batches, marks.batches.extend
+    clock, batches = marks.clock, marks.batches
     count, count_tokens, move, accumulate = plan.samples, plan.tokens, plan.move, plan.accumulate
     left, probe, outer, handed_out, tokens = accumulate, _PROBES, False, False, -1
     flags = FETCHED | FIRST | (accumulate == 1)
@@ -209,7 +209,7 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
             if device is not None:
                 device.done()
             if marks.owner is owner:
-                push((t0, t1, t2, samples, tokens, flags))
+                batches += (t0, t1, t2, samples, tokens, flags)
                 outer = False
             else:
                 outer = True
@@ -231,7 +231,7 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
     except GeneratorExit:
         # The body ended in `break`, or the iterator was dropped: a body that ran is a step.
         if handed_out and marks.owner is owner:
-            push((t0, t1, clock(), samples, tokens, flags))
+            batches += (t0, t1, clock(), samples, tokens, flags)
             if device is not None:
                 device.done()
         raise
