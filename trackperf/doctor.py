@@ -1,0 +1,86 @@
+"""What this machine can measure, what it cannot, and why."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shlex
+import shutil
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trackperf import environment
+from trackperf.devices.host import HostReadings
+from trackperf.metrics import HEADLINE
+from trackperf.registry import sink_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["examine", "tensorboard_line", "tensorboard_program"]
+
+_PACKAGES: Final = ("torch", "tensorboard")
+_NEEDS: Final = {
+    "perf/tokens_per_s": "when counted: steps(loader, tokens=...)",
+    "perf/samples_per_s": "yes, batch size inferred",
+    "perf/data_pct": "in a run on the CPU; on a GPU not yet",
+}
+"""How it is with a series, where it is not simply measured."""
+
+
+def examine() -> dict[str, Any]:
+    """
+    Return what is here, as JSON can carry it.
+
+    `machine` and `packages` by name, `sinks`, `host` readings, and `measured` and `absent`: each headline
+    series with how it is measured, or why it is not. torch is not imported.
+    """
+    absent = environment.absent_reasons()
+    program = tensorboard_program()
+    return {
+        "machine": environment.facts(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "tensorboard": shlex.join(program) if program else None,
+        "sinks": [asdict(entry) for entry in sink_names()],
+        "host": _host(),
+        "measured": {one.key: _NEEDS.get(one.key, "yes") for one in HEADLINE if one.key not in absent},
+        "absent": absent,
+    }
+
+
+def tensorboard_program() -> list[str] | None:
+    """Return the command that starts this environment's TensorBoard; None where it is not installed."""
+    if _version("tensorboard") is None:
+        return None
+    beside = Path(sys.executable).parent / "tensorboard"
+    found = shutil.which("tensorboard")
+    if found is not None and (not beside.exists() or Path(found).resolve() == beside.resolve()):
+        return ["tensorboard"]
+    return [_short(beside)] if beside.exists() else [sys.executable, "-m", "tensorboard.main"]
+
+
+def tensorboard_line(folder: Path) -> str:
+    """Return the line that opens TensorBoard on a folder, as it can be pasted into this shell."""
+    program: Sequence[str] = tensorboard_program() or ["tensorboard"]
+    return shlex.join([*program, "--logdir", str(folder)])
+
+
+def _short(path: Path) -> str:
+    """Return a path as it is typed from here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _host() -> dict[str, float]:
+    """Return host readings: two, as CPU use is a difference between them."""
+    readings = HostReadings()
+    readings.read()
+    sum(range(200_000))
+    return readings.read()
