@@ -95,8 +95,8 @@ class TestImport:
         """`import trackperf` imports no torch, no tracker, no NumPy, and starts no thread."""
         code = (
             "import sys, threading, trackperf; "
-            "heavy = {'torch', 'numpy', 'tensorboard', 'pandas', 'rich', 'typer', 'psutil', 'wandb', 'mlflow', "
-            "'trackperf_tensorboard'}; "
+            "heavy = {'torch', 'numpy', 'tensorboard', 'pandas', 'rich', 'typer', 'psutil', 'pynvml', "
+            "'wandb', 'mlflow', 'trackperf_tensorboard'}; "
             "print(sorted(heavy & set(sys.modules)), threading.active_count())"
         )
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
