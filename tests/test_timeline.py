@@ -135,11 +135,8 @@ class TestFold:
             batches = drained.batches[last * STRIDE : cut * STRIDE]
             # What was appended before the end of the last body of the piece.
             end = batches[-STRIDE + 2] if batches else 0
-            n = (
-                len(events)
-                if cut == rows
-                else next((i for i in range(0, len(events), 2) if events[i + 1] > end), 0)
-            )
+            later = (place for place in range(0, len(events), 2) if cut < rows and events[place + 1] > end)
+            n = next(later, len(events))
             piece = Drained(batches=batches, events=events[:n], lost=[], cost_ns=0, probes=0)
             events = events[n:]
             parts += other.feed(piece, whole.marks.phases, now if cut == rows else end)

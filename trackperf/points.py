@@ -50,7 +50,6 @@ class PointMaker:
         self._total_steps = total_steps
         self._world_size = world_size
         self._window: Window | None = None
-        self._readings: dict[str, list[tuple[float, float]]] = {}
         self._flags: dict[str, float] = {}
         self._written_ns: int | None = None
         self._steady_from: tuple[int, int] | None = None
@@ -59,7 +58,6 @@ class PointMaker:
         self,
         window: Window,
         *,
-        readings: Mapping[str, float],
         flags: Mapping[str, float],
         warm: bool,
         accelerator: str | None,
@@ -70,8 +68,6 @@ class PointMaker:
         Args:
             window: the window that closed.
 
-            readings: values that were read for it, by catalogue key.
-
             flags: which alerts are raised, by catalogue key.
 
             warm: whether this window ends the warm-up.
@@ -81,9 +77,6 @@ class PointMaker:
         due: list[Ready] = []
         if self._window is not None and self._window.phase != window.phase:
             due += self.flush(accelerator)
-        length = float(max(1, window.end_ns - window.start_ns))
-        for key, value in readings.items():
-            self._readings.setdefault(key, []).append((value, length))
         for key, flag in flags.items():
             self._flags[key] = max(flag, self._flags.get(key, 0.0))
         if window.phase == "train" and self._steady_from is None:
@@ -110,11 +103,9 @@ class PointMaker:
             accelerator=accelerator,
             counted=window.phase == "train",
         )
-        values |= total_values(window.totals)
-        for key, parts in self._readings.items():
-            values[key] = sum(value * weight for value, weight in parts) / sum(weight for _, weight in parts)
+        values |= total_values(window.totals) | window.reading_values()
         values |= self._flags | self._eta(window)
-        self._readings, self._flags = {}, {}
+        self._flags = {}
         self._written_ns = window.end_ns
         return [Ready(window.totals.steps, window.end_ns, values)]
 

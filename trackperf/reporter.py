@@ -245,6 +245,7 @@ class Reporter:
             windows = self._take(now)
             self._halt()
             last = self.timeline.finish(now, open_batch)
+            self._read_machine(last)
             self._report(windows + self._join.feed(last, [], active=self._on_device, final=True))
             self._write_pending()
             self._write_observed(final=True)
@@ -259,7 +260,13 @@ class Reporter:
         windows = self.timeline.feed(drained, self.marks.phases, now_ns)
         if cut:
             windows += self.timeline.cut()
+        self._read_machine(windows)
         return self._join.feed(windows, drained.device_times, active=self._on_device, final=cut)
+
+    def _read_machine(self, windows: list[Window]) -> None:
+        """Read the machine for a window that has just closed; of several that closed together, the last."""
+        if windows:
+            windows[-1].read(self._host.read())
 
     @property
     def _on_device(self) -> bool:
@@ -299,19 +306,16 @@ class Reporter:
     def _report(self, windows: list[Window]) -> None:
         """Take windows that closed: judge each, and write points as they are due."""
         accelerator = accelerator_in_use()
-        # Readings are of the time since the last ones; of windows closed together only the last has any.
-        readings = self._host.read() if windows else {}
         for window in windows:
-            extra = readings if window is windows[-1] else {}
             if window.phase == "train":
                 values = window_values(window, world_size=self.world_size, accelerator=accelerator)
+                values |= window.reading_values()
                 self._statistics.add(window, values)
-                for alert in self._judge.judge(window, values | extra, self._wall.at(window.end_ns)):
+                for alert in self._judge.judge(window, values, self._wall.at(window.end_ns)):
                     self._open()
                     self._delivery.alert(alert)
             due = self._points.add(
                 window,
-                readings=extra,
                 flags=self._judge.flags(),
                 warm=window.phase == "warmup" and self.timeline.own_steps >= self._settings.warmup_steps,
                 accelerator=accelerator,

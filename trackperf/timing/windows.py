@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 __all__ = ["EXACT", "Distribution", "Totals", "Window"]
 
 EXACT: Final = 4096
 """Number of values up to which a distribution keeps them all."""
+
+_CUMULATIVE: Final = "energy_j"
+"""Readings that count from the run's beginning: the last one stands."""
 
 _GROWTH: Final = math.log(1.01)
 _LOWEST: Final = 1e-6
@@ -166,8 +171,19 @@ class Window:
     copied_batches: int = 0
     copied_ns: int = 0
     """Time of copies on the device."""
+    readings: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """What was read of the machine in the window: by catalogue key, value times seconds, and seconds."""
     cost_ns: int = 0
     probes: int = 0
+
+    def read(self, values: Mapping[str, float]) -> None:
+        """Take in what was read of the machine for this window."""
+        seconds = max(1, self.end_ns - self.start_ns) * 1e-9
+        self.readings = {key: (value * seconds, seconds) for key, value in values.items()}
+
+    def reading_values(self) -> dict[str, float]:
+        """Return what was read, means weighted by time."""
+        return {key: total / seconds for key, (total, seconds) in self.readings.items()}
 
     def merge(self, later: Window) -> None:
         """Go on with the steps of `later`, which follows this one and is of the same phase."""
@@ -196,6 +212,9 @@ class Window:
         self.exposed_ns += later.exposed_ns
         self.copied_batches += later.copied_batches
         self.copied_ns += later.copied_ns
+        for key, (total, seconds) in later.readings.items():
+            before = (0.0, 0.0) if key.endswith(_CUMULATIVE) else self.readings.get(key, (0.0, 0.0))
+            self.readings[key] = (before[0] + total, before[1] + seconds)
         self.cost_ns += later.cost_ns
         self.probes += later.probes
 
