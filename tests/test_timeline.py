@@ -258,7 +258,7 @@ class TestMarks:
         for _ in Steps(range(300_000), scene.plan()):
             scene.clock.now_ns += 1000
             most = max(most, len(scene.marks.batches))
-        assert most <= STRIDE * (1 << 16)
+        assert most <= STRIDE * ((1 << 16) + (1 << 12))
         windows = scene.finish()
         assert sum(window.steps for window in windows) == 300_000
         assert scene.timeline.totals().train_ns == 300_000_000
@@ -283,8 +283,27 @@ class TestMarks:
             with phase:
                 scene.clock.now_ns += 1000
             most = max(most, len(scene.marks.events))
-        assert most <= (1 << 18) + 8
+        assert most <= (1 << 18) + (1 << 15)
         assert sum(window.steps for window in scene.finish()) == 300_000
+
+    def test_phases_without_steps_are_not_kept(self) -> None:
+        """Phases between loops add up to seconds and leave nothing behind, and later steps are right."""
+        scene = Scene()
+        phase = scene.phase("eval")
+        for _ in range(50):
+            for _ in range(1000):
+                with phase:
+                    scene.clock.now_ns += 1000
+            now = scene.clock()
+            scene.timeline.feed(scene.marks.drain(), scene.marks.phases, now, now)
+        events = scene.timeline._events
+        assert (len(events.outer), len(events.segments)) == (0, 0)
+        for _ in Steps([1] * 10, scene.plan()):
+            scene.clock.advance(0.1)
+            with phase:
+                scene.clock.advance(0.1)
+        assert sum(window.busy_ns for window in scene.finish()) == 1_000_000_000
+        assert scene.timeline.totals().phase_ns["eval"] == 50_000_000 + 1_000_000_000
 
     def test_a_closed_run_keeps_nothing(self) -> None:
         """Loops that outlive their run leave nothing in memory."""

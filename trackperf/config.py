@@ -63,6 +63,7 @@ class Settings:
     prefix: str
     goal: Goal | None
     rules: tuple[Rule, ...]
+    devices: tuple[str | int, ...] | None
     on_alert: Callable[[Alert], object] | None
     progress: bool
     enabled: bool
@@ -97,7 +98,7 @@ def settings_from(given: Mapping[str, Any], environ: Mapping[str, str] | None = 
         NotAvailableError: the option belongs to a later version.
     """
     check_options(given)
-    for name in ("baseline", "devices", "flops_per_step"):
+    for name in ("baseline", "flops_per_step"):
         if given.get(name) is not None:
             raise NotAvailableError(
                 f"init({name}=...) is not available in this version of trackperf. Leave it out."
@@ -117,6 +118,7 @@ def settings_from(given: Mapping[str, Any], environ: Mapping[str, str] | None = 
         prefix=_prefix(source.get("prefix")),
         goal=_goal(source.get("goal")),
         rules=tuple(build_rules(given.get("alerts"))),
+        devices=_devices(source.get("devices")),
         on_alert=_callable("on_alert", given.get("on_alert")),
         progress=source.flag("progress", default=False),
         enabled=source.flag("enabled", default=True),
@@ -224,6 +226,22 @@ def _prefix(value: Any) -> str:
     if not isinstance(value, str) or not value or not set(value) <= _PREFIX:
         raise ConfigError(_message("prefix", value, "lower-case letters, digits and underscores"))
     return value
+
+
+def _devices(value: Any) -> tuple[str | int, ...] | None:
+    if value is None:
+        return None
+    items: tuple[Any, ...] = tuple(value.split(",")) if isinstance(value, str) else (value,)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        items = tuple(value)
+    found: list[str | int] = []
+    for item in items:
+        text = str(item).strip()
+        known = isinstance(item, (str, int)) and not isinstance(item, bool)
+        if not known or not (text.isdecimal() or text.startswith(("GPU-", "MIG-"))):
+            raise ConfigError(_message("devices", item, "UUIDs (GPU-..., MIG-...) or the driver's indices"))
+        found.append(int(text) if text.isdecimal() else text)
+    return tuple(found) or None
 
 
 def _goal(value: Any) -> Goal | None:

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import shlex
 import shutil
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trackperf import environment
+from trackperf.codec import plain
+from trackperf.devices.gpu import GpuReadings
 from trackperf.devices.host import HostReadings
-from trackperf.metrics import HEADLINE
+from trackperf.metrics import CATALOGUE, HEADLINE
 from trackperf.registry import sink_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trackperf.devices.facts import DeviceFacts
+
 __all__ = ["examine", "tensorboard_line", "tensorboard_program"]
 
+_LOOK_S: Final = 0.6
 _PACKAGES: Final = ("torch", "tensorboard")
 _NEEDS: Final = {
     "perf/tokens_per_s": "when counted: steps(loader, tokens=...)",
     "perf/samples_per_s": "yes, batch size inferred",
-    "perf/data_pct": "in a run on the CPU; on a GPU not yet",
+    "perf/data_pct": "yes: by CUDA events on a GPU, by the host's clock on a CPU",
 }
 """How it is with a series, where it is not simply measured."""
 
@@ -36,7 +43,8 @@ def examine() -> dict[str, Any]:
     `machine` and `packages` by name, `sinks`, `host` readings, and `measured` and `absent`: each headline
     series with how it is measured, or why it is not. torch is not imported.
     """
-    absent = environment.absent_reasons()
+    gpus, unread = _gpus()
+    absent = {**environment.absent_reasons(), **{key: why for key, why in unread.items() if key in CATALOGUE}}
     program = tensorboard_program()
     return {
         "machine": environment.facts(),
@@ -44,6 +52,7 @@ def examine() -> dict[str, Any]:
         "tensorboard": shlex.join(program) if program else None,
         "sinks": [asdict(entry) for entry in sink_names()],
         "host": _host(),
+        "gpus": gpus,
         "measured": {one.key: _NEEDS.get(one.key, "yes") for one in HEADLINE if one.key not in absent},
         "absent": absent,
     }
@@ -76,6 +85,31 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _gpus() -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return each GPU that this process may use, and why series are absent; takes about two seconds."""
+    readings = GpuReadings()
+    readings.start()
+    begin = time.perf_counter_ns()
+    try:
+        found = readings.describe()
+        if found:
+            # Some counters are differences between two moments.
+            time.sleep(_LOOK_S)
+            readings.read(begin, time.perf_counter_ns())
+            found = readings.describe()
+        return [plain(_fields(device)) for device in found], readings.absent()
+    finally:
+        readings.close()
+
+
+def _fields(device: DeviceFacts) -> dict[str, Any]:
+    """Return a device's facts by name, its counters by series."""
+    fields = {one.name: getattr(device, one.name) for one in dataclasses.fields(device)}
+    fields["state"] = asdict(device.state)
+    fields["counters"] = {key: asdict(counter) for key, counter in device.counters.items()}
+    return fields
 
 
 def _host() -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
@@ -143,6 +144,24 @@ _ROWS: Final = (
     _m("perf_data/h2d_ms", "ms", "copy to the device", "Mean time per step in `transfer()` or in moving the batch to `device=`.", "lower"),
     _m("perf_data/first_batch_ms", "ms", "first batch", "Mean wait for the first batch of an iterator, worker start-up included.", "lower"),
     _m("perf_data/startup_pct", "%", "loader start-up share", "Waits for first batches over the time of the passes that ended in the window.", "lower"),
+    _m("perf_gpu/util_pct", "%", "GPU utilisation", "As `perf/gpu_util_pct`. Each series of `perf_gpu/` is the mean over the run's devices; `perf_gpu0/`, `perf_gpu1/`, ... are each one's own, by its place in the run.", "higher"),
+    _m("perf_gpu/sm_active_pct", "%", "SM activity", "Share of time in which a multiprocessor had a warp: NVML GPM `SM_UTIL`.", "higher"),
+    _m("perf_gpu/sm_occupancy_pct", "%", "SM occupancy", "Warps on the multiprocessors over the most that fit: NVML GPM `SM_OCCUPANCY`."),
+    _m("perf_gpu/tensor_active_pct", "%", "tensor activity", "Share of time in which tensor cores worked: NVML GPM `ANY_TENSOR_UTIL`.", "higher"),
+    _m("perf_gpu/mem_bw_gb_s", "GB/s", "memory bandwidth", "`perf/mem_bw_pct` of the theoretical maximum: memory clock x 2 x bus width / 8.", "higher"),
+    _m("perf_gpu/mem_busy_pct", "%", "memory busy", "As `perf/mem_busy_pct`."),
+    _m("perf_gpu/mem_used_pct", "%", "device memory", "Device memory in use by all processes over its size."),
+    _m("perf_gpu/mem_used_gib", "GiB", "device memory", "Device memory in use by all processes."),
+    _m("perf_gpu/torch_reserved_gib", "GiB", "reserved by torch", "What torch's allocator holds of it: `memory_reserved`."),
+    _m("perf_gpu/torch_peak_gib", "GiB", "peak of torch", "Most that tensors took since your own last reset: `max_memory_allocated`, never reset here."),
+    _m("perf_gpu/temp_c", "C", "temperature", "Temperature of the GPU."),
+    _m("perf_gpu/thermal_throttle_pct", "%", "thermal throttling", "Share of time with clocks held down by heat, from the driver's cumulative counters where it has them.", "lower"),
+    _m("perf_gpu/power_w", "W", "power", "Power draw of the board."),
+    _m("perf_gpu/energy_j", "J", "energy", "Energy since the run began."),
+    _m("perf_gpu/sm_clock_mhz", "MHz", "SM clock", "Clock of the multiprocessors."),
+    _m("perf_gpu/mem_clock_mhz", "MHz", "memory clock", "Clock of the device memory."),
+    _m("perf_gpu/pcie_rx_mb_s", "MB/s", "PCIe in", "Bytes to the device: NVML GPM."),
+    _m("perf_gpu/pcie_tx_mb_s", "MB/s", "PCIe out", "Bytes from the device: NVML GPM."),
     _m("perf_host/cpu_pct", "%", "CPU use", "CPU time of the process and its workers over the CPUs that it may use (affinity, cgroup limit)."),
     _m("perf_host/rss_gib", "GiB", "host memory", "Resident memory of the process and its workers."),
     _m("perf_rank/samples_per_s", "1/s", "samples per second, this rank", "Rate of rank 0 alone; only in a job of several ranks.", "higher"),
@@ -160,6 +179,7 @@ HEADLINE: Final = tuple(row for row in _ROWS if row.question)
 """The series of the headline section, in order."""
 
 
+@functools.lru_cache(maxsize=4096)
 def full_key(key: str, prefix: str) -> str:
     """
     Return a catalogue key as it is written under `prefix`.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from trackperf import exits
 from trackperf.delivery import Delivery
 from trackperf.devices.accelerator import accelerator_in_use
+from trackperf.devices.gpu import GpuReadings
 from trackperf.devices.host import HostReadings
 from trackperf.judge import Judge
 from trackperf.metrics import full_key
@@ -112,6 +113,7 @@ class Reporter:
         self._delivery = Delivery(sinks)
         self._judge = Judge(settings.rules if rank == 0 else ())
         self._host = HostReadings()
+        self.gpus = GpuReadings(settings.devices, clock=clock)
         self._join = DeviceJoin()
         self._statistics = RunStatistics()
         self._progress = progress
@@ -143,6 +145,8 @@ class Reporter:
     def start(self) -> None:
         """Start the threads; they are daemons, and `exits` sees to it that the run gets its end."""
         self._delivery.start()
+        if self.rank == 0:
+            self.gpus.start()
         self._thread = threading.Thread(target=self._run, name="trackperf-reporter", daemon=True)
         self._thread.start()
         exits.watch(self)
@@ -226,6 +230,7 @@ class Reporter:
             _log.exception("trackperf: the run could not be brought to its end")
         finally:
             exits.forget(self)
+            self.gpus.close()
             if self._progress is not None:
                 self._progress.close(None)
         thread = self._thread
@@ -256,8 +261,9 @@ class Reporter:
 
     def _take(self, now_ns: int, *, cut: bool = False) -> list[Window]:
         """Take the marks that are there and return the windows that are complete."""
+        idle_ns = self._clock() if self.marks.owner is None else None
         drained = self.marks.drain()
-        windows = self.timeline.feed(drained, self.marks.phases, now_ns)
+        windows = self.timeline.feed(drained, self.marks.phases, now_ns, idle_ns)
         if cut:
             windows += self.timeline.cut()
         self._read_machine(windows)
@@ -266,7 +272,8 @@ class Reporter:
     def _read_machine(self, windows: list[Window]) -> None:
         """Read the machine for a window that has just closed; of several that closed together, the last."""
         if windows:
-            windows[-1].read(self._host.read())
+            last = windows[-1]
+            last.read(self._host.read() | self.gpus.read(last.start_ns, last.end_ns))
 
     @property
     def _on_device(self) -> bool:

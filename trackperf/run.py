@@ -12,6 +12,7 @@ from trackperf import environment
 from trackperf.collector import Collector
 from trackperf.config import settings_from
 from trackperf.devices.accelerator import accelerator_in_use
+from trackperf.devices.facts import gpu_facts
 from trackperf.distributed import in_loader_worker, rank_and_world
 from trackperf.metrics import full_key
 from trackperf.place import release, reserve
@@ -88,13 +89,14 @@ class Run:
 
     def _describe(self, reporter: Reporter) -> RunInfo:
         """Return what is known when the sinks open: late, so that the loader is known too."""
-        absent = _guarded(environment.absent_reasons)
+        absent = {**_guarded(environment.absent_reasons), **_guarded(reporter.gpus.absent)}
         if reporter.world_size > 1:
             absent["perf/samples_per_s"] = "a rate of all ranks together is not in this version"
         if accelerator_in_use() is not None and reporter.marks.device is None:
             reason = "the host's clock cannot tell what the device waits for, and it has no events to ask"
             absent["perf/data_pct"] = absent["perf_data/exposed_ms"] = absent["perf_data/h2d_ms"] = reason
         facts = _guarded(environment.facts)
+        facts |= _guarded(lambda: gpu_facts(reporter.gpus.describe()))
         if self.tokens_are is not None:
             facts["tokens_are"] = self.tokens_are
         if self._settings.goal is not None:

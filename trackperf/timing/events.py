@@ -86,11 +86,17 @@ class Events:
         if self._stack:
             self._segment(now)
 
-    def forget_until(self, end: int) -> None:
-        """Forget what lies before `end`: the steps up to there were counted."""
-        self.outer = [item for item in self.outer if item.end > end]
-        self.data = [item for item in self.data if item.begin >= end]
-        self.transfers = [item for item in self.transfers if item.begin >= end]
+    def forget(self, *, phases_until: int, fetches_until: int) -> int:
+        """Forget what no step needs any more, and return how long the phases were."""
+        kept = next(
+            (place for place, item in enumerate(self.outer) if item.end > phases_until), len(self.outer)
+        )
+        length = sum(item.end - item.begin for item in self.outer[:kept])
+        del self.outer[:kept]
+        for fetches in (self.data, self.transfers):
+            if fetches and fetches[0].begin < fetches_until:
+                fetches[:] = [item for item in fetches if item.begin >= fetches_until]
+        return length
 
     def _enter(self, name: str, now: int) -> None:
         if self._stack:

@@ -188,6 +188,8 @@ class Marks:
             self.alarm.put(None)
         if len(self.batches) >= STRIDE * _HOLD_BATCHES or len(self.events) >= _HOLD_EVENTS:
             self._give_up()
+        # Not again at every step until the reporter has come: it waits for the interpreter lock.
+        self.limit = len(self.batches) + STRIDE * _WAKE_BATCHES
 
     def drain(self) -> Drained:
         """
@@ -196,6 +198,7 @@ class Marks:
         Batches before events: what happened in a body was appended before the body ended, so that the
         events taken are never behind the batches.
         """
+        self.limit = STRIDE * _WAKE_BATCHES
         with self._taking:
             n = len(self.batches) // STRIDE * STRIDE
             batches = self.batches[:n]

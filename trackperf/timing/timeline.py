@@ -90,7 +90,9 @@ class Timeline:
         """Go on from where an earlier part of the run ended; for a timeline without steps."""
         self._ledger.resume(base)
 
-    def feed(self, drained: Drained, phases: Sequence[str], now_ns: int) -> list[Window]:
+    def feed(
+        self, drained: Drained, phases: Sequence[str], now_ns: int, idle_ns: int | None = None
+    ) -> list[Window]:
         """
         Take marks and return the windows that they close, in order.
 
@@ -100,6 +102,8 @@ class Timeline:
             phases: names of phases by their place.
 
             now_ns: the time after all of these marks.
+
+            idle_ns: a moment before them at which no loop was open: no step began before it and ends later.
         """
         closed: list[Window] = []
         for lost in drained.lost:
@@ -107,7 +111,7 @@ class Timeline:
         self._events.feed(drained.events, phases)
         self._rows.push(drained.batches)
         self._rows.end_passes(self._events.passes)
-        self._fold(closed, now_ns)
+        self._fold(closed, now_ns, idle_ns)
         target = self._window or (closed[-1] if closed else None)
         if target is not None:
             target.cost_ns += drained.cost_ns
@@ -182,7 +186,7 @@ class Timeline:
         finished = index + (1 if int(recent.begin[index]) <= at_ns else 0)
         return steps + finished, train_ns + int(recent.busy[:finished].sum())
 
-    def _fold(self, closed: list[Window], now_ns: int) -> None:
+    def _fold(self, closed: list[Window], now_ns: int, idle_ns: int | None = None) -> None:
         """Walk over the whole steps that are there, one window, or part of one, at a time."""
         arrays = self._rows.take(self._events, self._seen_ns)
         cuts = self._cuts(now_ns)
@@ -207,7 +211,7 @@ class Timeline:
                 place = until
         self._end_passes(self._window or (closed[-1] if closed else None))
         self._late_cuts(cuts, closed)
-        self._forget()
+        self._forget(idle_ns if idle_ns is not None and not self._rows.waiting else self._seen_ns)
 
     def _open(self, arrays: StepArrays, active: NDArray[np.int64], place: int) -> None:
         if self._window is None:
@@ -320,12 +324,10 @@ class Timeline:
                 window.passes_first_ns += first_wait
         self._events.passes.clear()
 
-    def _forget(self) -> None:
-        """Add up what no later snapshot goes behind."""
-        for phase in self._events.outer:
-            if phase.end <= self._seen_ns:
-                self._blocked_ns += phase.end - phase.begin
-        self._events.forget_until(self._seen_ns)
+    def _forget(self, until_ns: int) -> None:
+        """Add up what no later step and no later snapshot goes behind."""
+        until_ns = max(until_ns, self._seen_ns)
+        self._blocked_ns += self._events.forget(phases_until=until_ns, fetches_until=self._seen_ns)
         open_since = None if self._window is None else self._window.start_ns
         self._ledger.fold(self._events.segments, open_since)
 

@@ -52,6 +52,8 @@ class Distribution:
         self.largest = max(self.largest, float(values.max()))
         if self._bins is None and self.n <= EXACT:
             self._values.append(values)
+            if len(self._values) >= 64:
+                self._values = [np.concatenate(self._values)]
             return
         self._to_bins()
         self._count(values)
