@@ -202,18 +202,21 @@ def test_lost_device(simulate: Simulate, caplog: pytest.LogCaptureFixture) -> No
     assert not any(key.startswith("perf_gpu0/") for key in lost)
     assert lost["perf/gpu_util_pct"] == 20
     assert "GPU is lost" in run.sampler.absent()["perf_gpu0/util_pct"]
+    found = run.sim.calls("nvmlDeviceGetHandleByIndex")
     for _ in range(4):
         values = run.window()
     assert values["perf/gpu_util_pct"] == 15
     assert values["perf_gpu0/energy_j"] == pytest.approx(310 * 14.2, abs=10)
     assert len(messages(caplog, "GPU 0", level=logging.WARNING)) == 1
     assert len(messages(caplog, "GPU 0", "answers again")) == 1
+    assert run.sim.calls("nvmlDeviceGetHandleByIndex") > found
 
 
 def test_library_shut_down_by_others(simulate: Simulate, caplog: pytest.LogCaptureFixture) -> None:
     """When somebody in the process shuts the library down once too often, it is opened again."""
     run = Readings(simulate, stamped(presets.two_gpus()))
     run.window()
+    samples = run.sim.gpm_samples
     pynvml.nvmlShutdown()
     assert run.window(1.0) == {}
     for _ in range(3):
@@ -221,6 +224,7 @@ def test_library_shut_down_by_others(simulate: Simulate, caplog: pytest.LogCaptu
     assert len(messages(caplog, "Uninitialized", level=logging.WARNING)) == 1
     assert values["perf/gpu_util_pct"] == 15
     assert values["perf/mem_bw_pct"] == pytest.approx(37)
+    assert run.sim.gpm_samples == samples + 4
 
 
 def test_no_garbage(simulate: Simulate, caplog: pytest.LogCaptureFixture) -> None:

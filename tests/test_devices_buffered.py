@@ -98,10 +98,15 @@ def test_order_of_a_ring(simulate: Simulate, ring: bool) -> None:
 
 def test_idle_leaves_no_samples(simulate: Simulate) -> None:
     """Where an idle GPU leaves no samples, polls tell of that time: half a window of work is half."""
-    timeline = (At(s=0, util_pct=0.0), At(s=5, util_pct=100.0), At(s=6, util_pct=0.0))
+    timeline = (
+        At(s=0, util_pct=100.0),
+        At(s=1, util_pct=0.0),
+        At(s=5, util_pct=100.0),
+        At(s=6, util_pct=0.0),
+    )
     run = Readings(simulate, stamped(Scenario(gpus=(Gpu(timeline=timeline),), sample_idle=False)))
     values = [run.window()["perf/gpu_util_pct"] for _ in range(5)]
-    assert values == [pytest.approx(value, abs=3) for value in (0, 0, 50, 0, 0)]
+    assert values == [pytest.approx(value, abs=3) for value in (50, 0, 50, 0, 0)]
 
 
 def test_wrong_values_leave_a_hole() -> None:
@@ -117,12 +122,24 @@ def test_wrong_values_leave_a_hole() -> None:
     assert told.rejected == 1
 
 
+def test_samples_in_no_order() -> None:
+    """Samples are put in the order of time before anything is made of them."""
+    machine = Machine()
+    machine.now_ns = S
+    buffer = Buffered(Counter("samples", "GPU 0"), machine.clock, Counter("util_pct", "GPU 0"))
+    samples = [(EPOCH_S * 10**6 + ms * 1000, ms / 10) for ms in (600, 800, 200, 400)]
+    buffer.drain(machine.now_ns, lambda _after: samples)
+    assert [span.value for span in buffer.track.take(0, S)] == [20, 40, 60, 80]
+
+
 def test_samples_come_once() -> None:
     """A driver that gives samples again, though newer ones were asked for, changes nothing."""
     machine = Machine()
     machine.now_ns = S
-    buffer = Buffered(Counter("samples", "GPU 0"), machine.clock, Counter("util_pct", "GPU 0"))
+    told = Counter("util_pct", "GPU 0")
+    buffer = Buffered(Counter("samples", "GPU 0"), machine.clock, told)
     samples = [(EPOCH_S * 10**6 + ms * 1000, 50.0) for ms in (200, 400, 600, 800)]
+    samples[1] = (samples[1][0], 101.0)
     asked: list[int] = []
 
     def fetch(after_us: int) -> list[tuple[int, float]]:
@@ -132,4 +149,5 @@ def test_samples_come_once() -> None:
     buffer.drain(machine.now_ns, fetch)
     buffer.drain(machine.now_ns, fetch)
     assert asked == [0, samples[-1][0]]
-    assert len(buffer.track.take(0, S)) == 4
+    assert len(buffer.track.take(0, S)) == 3
+    assert told.rejected == 1

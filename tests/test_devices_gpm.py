@@ -3,19 +3,51 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from gpu_parts import Readings, messages, stamped
 from nvml_sim import At, Code, Fault, Gpu, Scenario, mean, presets
 
+from trackperf.devices.gpm import GpmMeter
+
 if TYPE_CHECKING:
     from nvml_sim.fixtures import Simulate
+
+    from trackperf.devices.nvml import Nvml
 
 pytest_plugins = ["nvml_sim.fixtures"]
 pytest.importorskip("pynvml")
 
 BANDWIDTH = "perf/mem_bw_pct"
+
+
+class FakeDriver:
+    """A driver whose samples are numbered in order, and whose metrics are told beforehand."""
+
+    def __init__(self, metrics: list[list[float]]) -> None:
+        self.pairs: list[tuple[int, int]] = []
+        self._metrics = iter(metrics)
+        self._number = 0
+
+    def has_gpm(self, handle: str) -> bool:
+        """Return that there are such counters."""
+        return bool(handle)
+
+    def gpm_alloc(self) -> list[int]:
+        """Return room for a number."""
+        return []
+
+    def gpm_take(self, handle: str, sample: list[int], *, is_slice: bool) -> None:
+        """Number a sample."""
+        sample[:] = [self._number]
+        self._number += 1
+
+    def gpm_metrics(self, first: list[int], second: list[int], ids: list[int]) -> list[float]:
+        """Note which samples are compared."""
+        self.pairs.append((first[0], second[0]))
+        return next(self._metrics)
 
 
 def test_no_time_is_blind(simulate: Simulate) -> None:
@@ -42,6 +74,17 @@ def test_not_a_number(simulate: Simulate) -> None:
     run.window()
     assert BANDWIDTH not in run.window(0.5)
     assert run.window(1.5)[BANDWIDTH] == pytest.approx(50.0)
+
+
+def test_sample_is_kept_until_it_serves() -> None:
+    """A pair without a single number leaves the older sample in place, as the start of the next pair."""
+    driver = FakeDriver([[math.nan] * 6, [50.0] * 6, [60.0] * 6])
+    meter = GpmMeter(cast("Nvml", driver), "GPU 0", is_slice=False)
+    for second in range(4):
+        meter.advance(second * 10**9, "device", window_ends=True)
+    assert driver.pairs == [(0, 1), (0, 2), (2, 3)]
+    assert meter.take(0, 2 * 10**9, 1.0)["mem_bw_pct"] == 50
+    assert meter.take(2 * 10**9, 3 * 10**9, 1.0)["mem_bw_pct"] == 60
 
 
 def test_permission_goes_and_comes_back(simulate: Simulate, caplog: pytest.LogCaptureFixture) -> None:

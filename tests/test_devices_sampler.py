@@ -69,6 +69,15 @@ def test_windows_of_any_length(simulate: Simulate) -> None:
         begin_s += seconds
 
 
+def test_work_that_polls_never_see(simulate: Simulate) -> None:
+    """Work in the same 0.2 s of each second is told in full, in a window longer than the driver's buffer."""
+    timeline = duty_cycle(
+        At(s=0.3, util_pct=100.0), At(s=0, util_pct=0.0), busy_s=0.2, idle_s=0.8, until_s=62
+    )
+    run = Readings(simulate, stamped(Scenario(gpus=(Gpu(timeline=timeline),))))
+    assert run.window(60.0, polls=1.0)["perf/gpu_util_pct"] == pytest.approx(20, abs=1)
+
+
 def test_windows_that_nobody_read(simulate: Simulate) -> None:
     """A window is of its own time only, though none was read for a minute before it."""
     timeline = (At(s=0, util_pct=100.0, dram_pct=80.0), At(s=60, util_pct=20.0, dram_pct=10.0))

@@ -89,6 +89,7 @@ def take(url: str, picture: Path, *, profile: Path) -> None:
         page = context.new_page()
         page.goto(f"{url}/?smoothing=0#timeseries")
         page.locator("card-view").nth(CARDS - 1).wait_for()
+        page.get_by_text("Ignore outliers in chart scaling").click()
         page.get_by_text("Enable step selection and data table").click()
         page.get_by_role("button", name="Settings").first.click()
         # The charts draw themselves anew at their new width, and nothing tells when they are done.
