@@ -89,6 +89,16 @@ def test_driver_keeps_memory_for_itself(simulate: Simulate) -> None:
     assert nvml.memory(device) == (12e9, 143_771 * 2**20)
 
 
+def test_nothing_new_is_no_error(simulate: Simulate) -> None:
+    """A buffer in which nothing is newer than what was seen is empty, and so is one that never had any."""
+    nvml, sim, device = opened(simulate, presets.h200())
+    assert nvml.samples(device, memory=False, after_us=0) == []
+    sim.set_time(1.0)
+    seen = nvml.samples(device, memory=False, after_us=0)
+    assert [value for _, value in seen] == [92] * 6
+    assert nvml.samples(device, memory=False, after_us=seen[-1][0]) == []
+
+
 def test_without_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where `pynvml` cannot be imported that is said, as the error that it is."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
