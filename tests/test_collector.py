@@ -130,6 +130,21 @@ class TestObserve:
         assert summary.dropped["values"] == 4
         assert len(warnings(caplog)) == 1
 
+    def test_a_nan_among_numbers(self, bench: Maker, tmp_path: Path) -> None:
+        """Of 1, NaN and 3 the store holds two values of mean 2, no bare NaN, and no alert comes of it."""
+        run = bench(sinks=[JsonlSink()], name="x")
+        for value, _ in zip(
+            (1.0, math.nan, 3.0), run.perf.steps(run.loader([1] * 3), samples=1), strict=True
+        ):
+            run.clock.advance(0.1)
+            run.perf.observe("loss", value)
+        assert run.total().alerts == ()
+        stored = read_run(f"jsonl:{tmp_path / 'runs' / 'x'}").series["perf_observed/loss"].value
+        assert (stored.mean(), stored.size) == (2.0, 2)
+        text = (tmp_path / "runs" / "x" / "trackperf.jsonl").read_text()
+        assert "NaN" not in text
+        assert "Infinity" not in text
+
     def test_an_accelerator_is_not_asked(self, bench: Maker, caplog: pytest.LogCaptureFixture) -> None:
         """A value on a device is refused with a reason: reading it would wait for the device."""
         run = bench(alerts=False)

@@ -172,7 +172,10 @@ def doctor_view(found: Mapping[str, Any]) -> RenderableType:
     cpus = number(machine["cpus"]) if "cpus" in machine else ABSENT
     grid.add_row("CPU", f"{machine.get('cpu', ABSENT)}: this process may use {cpus}")
     grid.add_row("memory", f"{figure(machine.get('memory_gib'))} GiB that this process may use")
-    grid.add_row("GPU", machine.get("gpu") or Text("none that this process can see", "dim"))
+    for gpu in found["gpus"]:
+        grid.add_row(f"GPU {gpu['index']}", _gpu(gpu))
+    if not found["gpus"]:
+        grid.add_row("GPU", machine.get("gpu") or Text("none that this process can see", "dim"))
     grid.add_row("torch", packages["torch"] or Text('not installed: pip install "torch"', "yellow"))
     missing = Text('not installed: pip install "trackperf[tensorboard]"', "yellow")
     opens = f"{packages['tensorboard']}, opens with: {found['tensorboard']} --logdir runs"
@@ -180,6 +183,30 @@ def doctor_view(found: Mapping[str, Any]) -> RenderableType:
     readings = ", ".join(CATALOGUE[key].title for key in host)
     grid.add_row("host", f"{readings}: readable" if host else Text("no readings", "yellow"))
     return Group(grid, _series_table(found), sinks_table([SinkEntry(**entry) for entry in found["sinks"]]))
+
+
+def _gpu(gpu: Mapping[str, Any]) -> Text:
+    """Return what a GPU is, how it was found, and what it does not tell, with the reasons."""
+    told = Text(gpu["name"])
+    facts = [
+        f"{gpu['memory_gib']:.0f} GiB" if gpu["memory_gib"] else "",
+        f"peak {number(gpu['peak_bandwidth_gb_s'])} GB/s" if gpu["peak_bandwidth_gb_s"] else "",
+        f"compute {gpu['compute_capability']}" if gpu["compute_capability"] else "",
+        f"driver {gpu['driver']}" if gpu["driver"] else "",
+        f"found by {gpu['match']}" if gpu["match"] else "",
+        "GPM" if gpu["gpm"] else "no GPM",
+        "MIG" if gpu["mig"] else "",
+    ]
+    told.append(f": {', '.join(fact for fact in facts if fact)}", "dim")
+    silent: dict[str, list[str]] = {}
+    for key, counter in gpu["counters"].items():
+        if counter["state"] != "ok":
+            silent.setdefault(f"{counter['state']}: {counter['reason']}", []).append(key)
+    for reason, keys in silent.items():
+        told.append(f"\n  not {', '.join(keys)} ({reason})", "yellow")
+    if gpu["state"]["state"] != "ok":
+        told.append(f"\n  {gpu['state']['state']}: {gpu['state']['reason']}", "yellow")
+    return told
 
 
 def _series_table(found: Mapping[str, Any]) -> Table:
