@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,8 @@ DEVICE_STRIDE: Final = 4
 """Integers a batch in `Marks.device_times`: when its fetch began (host clock), exposed wait, time from its
 fetch to its body's end, time of copies; nanoseconds of the device, -1 where not measured."""
 
-_A_STEP: Final = 2
-"""Batches asked about in a step, at most: more than one, so that a backlog melts."""
+_BACKLOG: Final = 8
+"""Batches that wait, above which two are asked about in a step, so that a backlog melts."""
 
 _ERRORS: Final = 100
 """Failures in a row after which nothing is recorded any more."""
@@ -51,35 +51,17 @@ class Event(Protocol):
         ...
 
 
-class _Used:
-    """An event and how many batches still need it."""
-
-    __slots__ = ("event", "users")
-
-    def __init__(self, event: Event) -> None:
-        self.event = event
-        self.users = 1
-
-
-class _Batch:
-    """The events of one batch."""
-
-    __slots__ = ("before", "end", "fetch_ns", "fetched", "first", "pool", "ready", "spans")
-
-    def __init__(self, fetch_ns: int, ready: _Used, pool: list[_Used], *, first: bool, fetched: bool) -> None:
-        self.fetch_ns = fetch_ns
-        self.first = first
-        self.fetched = fetched
-        """Whether its wait lies between `before` and `ready`."""
-        self.before: _Used | None = None
-        self.ready = ready
-        self.end: _Used | None = None
-        self.pool = pool
-        self.spans: list[tuple[int, _Used, _Used | None]] = []
-
-
 PHASE, DATA, COPY = range(3)
 """What a span inside a body is."""
+
+
+_Span: TypeAlias = "tuple[int, Event, Event | None]"
+_Open: TypeAlias = "tuple[int, Event | None, Event, bool, bool, list[_Span]]"
+"""A batch whose body runs: when its fetch began, end of the body before where the wait since is its fetch, the
+moment at which it was there, whether it is a first one, whether it was fetched, spans inside its body."""
+
+_Done: TypeAlias = "tuple[_Open, Event]"
+"""A batch and the end of its body."""
 
 
 class DeviceTimeline:
@@ -87,7 +69,8 @@ class DeviceTimeline:
     Times of batches on the device; everything is called on the training thread.
 
     An event that is never recorded, never passed, on another device than its partner, or that fails, costs
-    its own batch its device times and nothing else.
+    its own batch its device times and nothing else. Events are used again once their batch was timed; those
+    of a batch that is lost are let go.
     """
 
     def __init__(
@@ -113,16 +96,17 @@ class DeviceTimeline:
         """
         self.lost = 0
         """Batches without device times."""
-        self._marks = marks
+        self._times = marks.device_times
         self._new_event = new_event
         self._capturing = capturing
         self._device = device
         self._limit = limit
-        self._pools: dict[int, list[_Used]] = {}
-        self._pool: list[_Used] = []
-        self._waiting: deque[_Batch] = deque()
-        self._open: _Batch | None = None
-        self._before: _Used | None = None
+        self._pools: dict[int, list[Event]] = {}
+        self._pool: list[Event] = []
+        self._index: int | None = None
+        self._waiting: deque[_Done] = deque()
+        self._open: _Open | None = None
+        self._before: Event | None = None
         self._failures = 0
         self._off = False
 
@@ -131,7 +115,7 @@ class DeviceTimeline:
         """Batches that the device has not passed, as far as is known."""
         return len(self._waiting)
 
-    def ready(self, fetch_ns: int, *, first: bool, fetched: bool = True) -> None:
+    def ready(self, fetch_ns: int, first: bool, fetched: bool = True) -> None:
         """
         A batch is there: its body begins.
 
@@ -145,39 +129,48 @@ class DeviceTimeline:
         if self._off:
             return
         before, self._before = self._before, None
-        if self._open is not None:
-            self._lose(self._open)
-            self._open = None
         try:
+            if self._open is not None:
+                self._lose(self._open[0])
             if self._capturing():
-                self._lose_time(fetch_ns)
+                self._lose(fetch_ns)
                 return
-            self._pool = self._pools.setdefault(self._device(), [])
-            batch = _Batch(fetch_ns, self._record(), self._pool, first=first, fetched=fetched)
+            pool = self._pool
+            try:
+                event = pool.pop() if pool else self._new_event()
+                event.record()
+            except Exception:  # noqa: BLE001 - most likely the training went to another device
+                event = self._elsewhere()
+                before = None
+            if first or not fetched:
+                before = None
+            self._open = (fetch_ns, before, event, first, fetched, [])
+            waiting = self._waiting
+            if waiting:
+                self._resolve()
+                if len(waiting) > _BACKLOG:
+                    self._resolve()
         except Exception:  # noqa: BLE001 - a failing device must not fail the training here
-            self._lose_time(fetch_ns, failed=True)
-            return
-        if before is not None and fetched and not first:
-            before.users += 1
-            batch.before = before
-        self._open = batch
-        self._resolve(_A_STEP)
+            self._fail(fetch_ns)
 
     def done(self) -> None:
         """The body has ended."""
-        batch, self._open = self._open, None
+        batch = self._open
         if batch is None:
             return
+        self._open = None
         try:
             if self._capturing():
-                self._lose(batch)
+                self._lose(batch[0])
                 return
-            batch.end = self._record()
+            pool = self._pool
+            event = pool.pop() if pool else self._new_event()
+            event.record()
         except Exception:  # noqa: BLE001 - see above
-            self._lose(batch, failed=True)
+            self._fail(batch[0])
             return
-        self._before = batch.end
-        self._waiting.append(batch)
+        self._before = event
+        self._waiting.append((batch, event))
 
     def begin(self, kind: int) -> None:
         """A phase, a fetch or a copy begins inside the body."""
@@ -185,120 +178,117 @@ class DeviceTimeline:
         if batch is None:
             return
         try:
-            if self._capturing():
-                return
-            batch.spans.append((kind, self._record(), None))
+            if not self._capturing():
+                batch[5].append((kind, self._record(), None))
         except Exception:  # noqa: BLE001 - see above
-            self._open = None
-            self._lose(batch, failed=True)
+            self._fail(batch[0])
 
     def end(self, kind: int) -> None:
         """It ends."""
         batch = self._open
-        if batch is None or not batch.spans:
+        if batch is None:
             return
+        spans = batch[5]
         try:
-            if self._capturing():
-                return
-            place = next(
-                place
-                for place in range(len(batch.spans) - 1, -1, -1)
-                if batch.spans[place][0] == kind and batch.spans[place][2] is None
-            )
-            batch.spans[place] = (kind, batch.spans[place][1], self._record())
-        except StopIteration:
-            return
+            if not self._capturing():
+                for place in range(len(spans) - 1, -1, -1):
+                    if spans[place][0] == kind and spans[place][2] is None:
+                        spans[place] = (kind, spans[place][1], self._record())
+                        return
         except Exception:  # noqa: BLE001 - see above
-            self._open = None
-            self._lose(batch, failed=True)
+            self._fail(batch[0])
 
     def end_pass(self) -> None:
         """The loop is over: what comes next is no fetch of it."""
         self._before = None
-        batch, self._open = self._open, None
-        if batch is not None:
-            self._lose(batch)
+        if self._open is not None:
+            self._lose(self._open[0])
+            self._open = None
 
     def drain(self) -> int:
         """Ask about everything that waits, and return how much still does."""
         try:
             if not self._capturing():
-                self._resolve(len(self._waiting))
+                for _ in range(len(self._waiting)):
+                    self._resolve()
         except Exception:  # noqa: BLE001 - see above
             self._failures += 1
         return len(self._waiting)
 
-    def _record(self) -> _Used:
-        pool = self._pool
-        used = pool.pop() if pool else _Used(self._new_event())
-        used.users = 1
-        used.event.record()
-        return used
+    def _record(self) -> Event:
+        event = self._pool.pop() if self._pool else self._new_event()
+        event.record()
+        return event
 
-    def _resolve(self, most: int) -> None:
+    def _elsewhere(self) -> Event:
+        """Return an event recorded on the device that is current now: events belong to one device."""
+        index = self._device()
+        if index == self._index:
+            raise RuntimeError("an event could not be recorded")
+        if self._index is not None or self._pool:
+            self._pools[-1 if self._index is None else self._index] = self._pool
+        self._index = index
+        self._pool = self._pools.setdefault(index, [])
+        return self._record()
+
+    def _resolve(self) -> None:
+        """Ask whether the device has passed the batch that waits longest, and take its times if so."""
         waiting = self._waiting
-        for _ in range(most):
-            if not waiting:
-                return
-            batch = waiting[0]
-            try:
-                if batch.end is None or not batch.end.event.query():
-                    if len(waiting) > self._limit:
-                        # Its events are never passed: others behind it may be.
-                        waiting.popleft()
-                        self._lose_time(batch.fetch_ns)
-                    return
-                waiting.popleft()
-                times = _times(batch)
-            except Exception:  # noqa: BLE001 - see above
-                if waiting and waiting[0] is batch:
+        if not waiting:
+            return
+        batch, end = waiting[0]
+        fetch_ns, before, ready, _, _, spans = batch
+        try:
+            if not end.query():
+                if len(waiting) > self._limit:
+                    # Its events are never passed: others behind it may be.
                     waiting.popleft()
-                self._lose_time(batch.fetch_ns, failed=True)
-                continue
+                    self._lose(fetch_ns)
+                return
+            waiting.popleft()
+            pool, times = self._pool, self._times
+            if before is not None and not spans:
+                wait = before.elapsed_time(ready)
+                total = wait + ready.elapsed_time(end)
+                times += (fetch_ns, int(wait * 1e6), int(total * 1e6), -1)
+                pool += (before, ready)
+            else:
+                times += (fetch_ns, *_times(batch, end))
+                used = [before, ready, *(event for _, begin, finish in spans for event in (begin, finish))]
+                pool += [event for event in used if event is not None]
             self._failures = 0
-            self._marks.device_times.extend((batch.fetch_ns, *times))
-            self._release(batch)
+        except Exception:  # noqa: BLE001 - see above
+            if waiting and waiting[0][0] is batch:
+                waiting.popleft()
+            self._fail(fetch_ns)
 
-    def _lose(self, batch: _Batch, *, failed: bool = False) -> None:
-        self._lose_time(batch.fetch_ns, failed=failed)
-        if not failed:
-            self._release(batch)
-
-    def _lose_time(self, fetch_ns: int, *, failed: bool = False) -> None:
+    def _lose(self, fetch_ns: int) -> None:
         self.lost += 1
-        self._marks.device_times.extend((fetch_ns, -1, -1, -1))
-        if failed:
-            self._failures += 1
-            if self._failures >= _ERRORS and not self._off:
-                self._off = True
-                self._waiting.clear()
-                _log.warning("trackperf: events on the device keep failing: it is not timed")
+        self._times.extend((fetch_ns, -1, -1, -1))
 
-    def _release(self, batch: _Batch) -> None:
-        """Give the events back that no other batch needs."""
-        of_spans = [used for _, begin, end in batch.spans for used in (begin, end)]
-        for used in (batch.before, batch.ready, batch.end, *of_spans):
-            if used is not None:
-                used.users -= 1
-                if used.users == 0:
-                    batch.pool.append(used)
+    def _fail(self, fetch_ns: int) -> None:
+        self._open = None
+        self._lose(fetch_ns)
+        self._failures += 1
+        if self._failures >= _ERRORS and not self._off:
+            self._off = True
+            self._waiting.clear()
+            _log.warning("trackperf: events on the device keep failing: it is not timed")
 
 
-def _times(batch: _Batch) -> tuple[int, int, int]:
+def _times(batch: _Open, finished: Event) -> tuple[int, int, int]:
     """Return exposed wait, time from fetch to body's end, and copies, of a batch that was passed."""
-    if batch.end is None:
-        raise ValueError("the batch has no end")
-    ready = batch.ready.event
-    body = ready.elapsed_time(batch.end.event)
+    _, before, ready, first, fetched, spans = batch
+    body = ready.elapsed_time(finished)
     spent = [0.0, 0.0, 0.0]
     seen = [False, False, False]
-    for kind, begin, end in batch.spans:
+    for kind, begin, end in spans:
         if end is None:
             raise ValueError("a span has no end")
-        spent[kind] += begin.event.elapsed_time(end.event)
+        spent[kind] += begin.elapsed_time(end)
         seen[kind] = True
-    wait = batch.before.event.elapsed_time(ready) if batch.before is not None else 0.0
-    known = not batch.first and (batch.before is not None if batch.fetched else seen[DATA])
+    wait = before.elapsed_time(ready) if before is not None else 0.0
+    known = not first and (before is not None if fetched else seen[DATA])
     exposed = max(0.0, wait + spent[DATA])
     total = max(0.0, wait + body - spent[PHASE])
     return (

@@ -158,7 +158,7 @@ class Step:
         self._begin = begin = marks.clock()
         timeline = marks.device
         if timeline is not None:
-            timeline.ready(begin, first=False, fetched=False)
+            timeline.ready(begin, False, False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

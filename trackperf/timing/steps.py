@@ -182,7 +182,7 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
         for batch in loader:
             t1 = clock()
             if device is not None:
-                device.ready(t0, first=flags & FIRST > 0)
+                device.ready(t0, flags & FIRST > 0)
             if outer:
                 marks.interval(DATA, t0, t1)
                 t0 = t1
