@@ -239,6 +239,31 @@ class TestLate:
         assert metrics["perf/data_pct"].mean == pytest.approx(0, abs=1e-9)
 
 
+def test_a_compiled_step_keeps_its_graph(rig: Callable[..., Rig]) -> None:
+    """A step compiled with `fullgraph=True` works inside the loop, and is compiled once."""
+    import torch
+
+    compiled = 0
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        nonlocal compiled
+        compiled += 1
+        return graph.forward
+
+    @torch.compile(backend=backend, fullgraph=True)
+    def step(batch: torch.Tensor) -> torch.Tensor:
+        return (batch @ batch.T).relu().sum()
+
+    r = rig(alerts=False)
+    for batch in r.run.perf.steps([torch.ones(4, 4)] * 20):
+        with r.run.perf.phase("forward"):
+            step(batch)
+        r.device.launch(0.1)
+        r.run.clock.advance(0.1)
+    assert compiled == 1
+    assert r.run.total().steps == 20
+
+
 def test_no_device_on_a_cpu() -> None:
     """Where torch has no device there is no timeline, and nothing is initialised to find that out."""
     from trackperf.timing.marks import Marks as RealMarks

@@ -57,8 +57,8 @@ PHASE, DATA, COPY = range(3)
 
 _Span: TypeAlias = "tuple[int, Event, Event | None]"
 _Open: TypeAlias = "tuple[int, Event | None, Event, bool, bool, list[_Span]]"
-"""A batch whose body runs: when its fetch began, end of the body before where the wait since is its fetch, the
-moment at which it was there, whether it is a first one, whether it was fetched, spans inside its body."""
+"""A batch whose body runs: when its fetch began, end of the body before where the wait since is its fetch,
+the moment at which it was there, whether it is a first one, whether it was fetched, spans in its body."""
 
 _Done: TypeAlias = "tuple[_Open, Event]"
 """A batch and the end of its body."""
