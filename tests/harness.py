@@ -62,5 +62,5 @@ class Maker:
         sink = MemorySink()
         given = {"warmup_steps": 0, "dir": self.folder / "runs", **options}
         run = Run(settings_from(given, {}), [sink, *sinks], clock=clock, wall=clock.seconds)
-        run.reporter._delivery.start()
+        run.reporter._output.start()
         return Bench(Collector(run), clock, sink)

@@ -12,19 +12,17 @@ import os
 import queue
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from trackperf import exits
-from trackperf.delivery import Delivery
 from trackperf.devices.accelerator import accelerator_in_use
 from trackperf.devices.gpu import GpuReadings
 from trackperf.devices.host import HostReadings
 from trackperf.judge import Judge
-from trackperf.metrics import full_key
 from trackperf.observations import Observations
+from trackperf.output import Output
 from trackperf.points import PointMaker, Ready
-from trackperf.record import Alert, Point, RunInfo, RunSummary, Status
+from trackperf.record import Alert, RunInfo, RunSummary, Status
 from trackperf.statistics import RunStatistics
 from trackperf.timing.join import DeviceJoin
 from trackperf.timing.marks import Batch, Clock, Marks
@@ -32,7 +30,7 @@ from trackperf.timing.timeline import WINDOW_NS, Timeline
 from trackperf.values import window_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from trackperf.config import Settings
     from trackperf.loaders import LoaderFacts
@@ -50,17 +48,6 @@ _DEVICE_S: Final = 0.5
 _POINTS: Final = 5000
 
 
-@dataclass(frozen=True, slots=True)
-class _Wall:
-    """Wall-clock time of a moment on the monotonic clock."""
-
-    clock: Clock
-    wall: Callable[[], float]
-
-    def at(self, moment_ns: int) -> float:
-        return self.wall() - (self.clock() - moment_ns) / 1e9
-
-
 class Reporter:
     """One run's reporter."""
 
@@ -68,8 +55,9 @@ class Reporter:
         self,
         settings: Settings,
         sinks: Sequence[Sink],
-        describe: Callable[[Reporter], RunInfo],
+        describe: Callable[[], RunInfo],
         *,
+        prepare: Callable[[], object] | None = None,
         rank: int = 0,
         world_size: int = 1,
         clock: Clock = time.perf_counter_ns,
@@ -83,6 +71,8 @@ class Reporter:
             sinks: where points go; none on ranks other than 0.
 
             describe: makes the run's description when the sinks open.
+
+            prepare: looks at the machine, first thing on the reporter's thread.
 
             rank: this process's rank.
 
@@ -102,15 +92,13 @@ class Reporter:
         self.marks.wake_at = clock() + window_ns
         self.resume_step: int | None = None
         self.observations = Observations(settings.goal)
-        self.opened = False
         self.world_size = world_size
         self.rank = rank
         self._settings = settings
-        self._describe = describe
+        self._prepare = prepare
         self._clock = clock
-        self._wall = _Wall(clock, wall)
         self._window_ns = window_ns
-        self._delivery = Delivery(sinks)
+        self._output = Output(sinks, describe, prefix=settings.prefix, clock=clock, wall=wall)
         self._judge = Judge(settings.rules if rank == 0 else ())
         self._host = HostReadings()
         self.gpus = GpuReadings(settings.devices, clock=clock)
@@ -144,7 +132,7 @@ class Reporter:
 
     def start(self) -> None:
         """Start the threads; they are daemons, and `exits` sees to it that the run gets its end."""
-        self._delivery.start()
+        self._output.start()
         if self.rank == 0:
             self.gpus.start()
         self._thread = threading.Thread(target=self._run, name="trackperf-reporter", daemon=True)
@@ -158,7 +146,7 @@ class Reporter:
             self._report(self._take(now))
             if self.timeline.begun:
                 # The run shows before its first window is full, and at exit nothing is imported any more.
-                self._open()
+                self._output.open()
             due = self.timeline.due_ns
             self.marks.wake_at = now + self._window_ns if due is None or due <= now else due
         if self._progress is not None:
@@ -167,7 +155,7 @@ class Reporter:
     def resume(self, base: Totals, *, reached: tuple[int, float] | None) -> bool:
         """Go on from where an earlier part of the run ended; False when this part has begun already."""
         with self._lock:
-            if self.opened or self.timeline.begun or self.marks.batches:
+            if self._output.opened or self.timeline.begun or self.marks.batches:
                 return False
             self.timeline.resume(base)
             self.resume_step = base.steps
@@ -200,7 +188,7 @@ class Reporter:
                 self._write_pending()
             finally:
                 self._lock.release()
-        return self._delivery.flush(max(0.0, deadline - time.monotonic()))
+        return self._output.flush(max(0.0, deadline - time.monotonic()))
 
     def finish(self, status: Status, *, count_open: bool = False) -> None:
         """
@@ -215,7 +203,7 @@ class Reporter:
             return
         if not self._once.acquire(blocking=False):
             if self._summary is not None:
-                self._delivery.close(*self._summary, timeout_s=_CLOSE_S)
+                self._output.close(*self._summary, timeout_s=_CLOSE_S)
             return
         deadline = time.monotonic() + _CLOSE_S
         summary = RunSummary(steps=self.timeline.steps, samples=None)
@@ -225,7 +213,7 @@ class Reporter:
             _log.exception("trackperf: the last window could not be written")
         self._summary = (summary, status)
         try:
-            self._delivery.close(summary, status, timeout_s=max(0.1, deadline - time.monotonic()))
+            self._output.close(summary, status, timeout_s=max(0.1, deadline - time.monotonic()))
         except Exception:  # noqa: BLE001 - nothing of ours ends a training
             _log.exception("trackperf: the run could not be brought to its end")
         finally:
@@ -254,14 +242,15 @@ class Reporter:
             self._report(windows + self._join.feed(last, [], active=self._on_device, final=True))
             self._write_pending()
             self._write_observed(final=True)
-            self._open()
+            self._output.open()
             return self._summarise(self.timeline.totals())
         finally:
             self._lock.release()
 
     def _take(self, now_ns: int, *, cut: bool = False) -> list[Window]:
         """Take the marks that are there and return the windows that are complete."""
-        idle_ns = self._clock() if self.marks.owner is None else None
+        moment_ns = self._clock()
+        idle_ns = moment_ns if self.marks.owner is None else None
         drained = self.marks.drain()
         windows = self.timeline.feed(drained, self.marks.phases, now_ns, idle_ns)
         if cut:
@@ -296,6 +285,8 @@ class Reporter:
         self.marks.alarm.put(None)
 
     def _run(self) -> None:
+        if self._prepare is not None:
+            self._prepare()
         complained = False
         while True:
             with contextlib.suppress(queue.Empty):
@@ -318,9 +309,8 @@ class Reporter:
                 values = window_values(window, world_size=self.world_size, accelerator=accelerator)
                 values |= window.reading_values()
                 self._statistics.add(window, values)
-                for alert in self._judge.judge(window, values, self._wall.at(window.end_ns)):
-                    self._open()
-                    self._delivery.alert(alert)
+                for alert in self._judge.judge(window, values, self._output.wall_time(window.end_ns)):
+                    self._output.alert(alert)
             due = self._points.add(
                 window,
                 flags=self._judge.flags(),
@@ -336,30 +326,14 @@ class Reporter:
 
     def _write(self, due: Sequence[Ready]) -> None:
         for point in due:
-            dropped = float(self._delivery.dropped_points)
+            dropped = float(self._output.dropped_points)
             values = point.values | self.observations.goal_values() | {"perf_self/dropped_points": dropped}
             self._last_values = values
-            self._send(point.step, point.at_ns, values)
+            self._output.point(point.step, point.at_ns, values)
 
     def _write_observed(self, *, final: bool = False, until: int | None = None) -> None:
         for step, at_ns, key, value in self.observations.resolve(self.timeline, final=final, until=until):
-            self._send(step, at_ns, {key: value})
-
-    def _send(self, step: int, at_ns: int, values: Mapping[str, float]) -> None:
-        prefix = self._settings.prefix
-        self._open()
-        self._delivery.write(
-            Point(
-                step=step,
-                wall_time=self._wall.at(at_ns),
-                values={full_key(key, prefix): value for key, value in values.items()},
-            )
-        )
-
-    def _open(self) -> None:
-        if not self.opened:
-            self.opened = True
-            self._delivery.open(self._describe(self))
+            self._output.point(step, at_ns, {key: value})
 
     def _summarise(self, totals: Totals) -> RunSummary:
         goal = self.observations.reached
@@ -370,7 +344,7 @@ class Reporter:
             + (self.marks.device.lost if self.marks.device is not None else 0),
             "values": self.observations.dropped,
         }
-        dropped = {**self._delivery.dropped, **{kind: count for kind, count in lost.items() if count}}
+        dropped = {**self._output.dropped, **{kind: count for kind, count in lost.items() if count}}
         return RunSummary(
             steps=totals.steps,
             samples=totals.samples if totals.steps else None,

@@ -58,6 +58,7 @@ class Run:
         """
         self.run_id = uuid.uuid4().hex
         self.tokens_are: str | None = None
+        self._facts: dict[str, environment.Fact] | None = None
         self._settings = settings
         self._started_at = wall()
         rank, world_size = rank_and_world()
@@ -70,6 +71,7 @@ class Run:
             settings,
             listeners,
             self._describe,
+            prepare=self._look_around,
             rank=rank,
             world_size=world_size,
             clock=clock,
@@ -87,15 +89,19 @@ class Run:
             release(self._settings.dir, self.name)
         self.name = name
 
-    def _describe(self, reporter: Reporter) -> RunInfo:
+    def _look_around(self) -> None:
+        self._facts = _guarded(environment.facts)
+
+    def _describe(self) -> RunInfo:
         """Return what is known when the sinks open: late, so that the loader is known too."""
+        reporter = self.reporter
         absent = {**_guarded(environment.absent_reasons), **_guarded(reporter.gpus.absent)}
         if reporter.world_size > 1:
             absent["perf/samples_per_s"] = "a rate of all ranks together is not in this version"
         if accelerator_in_use() is not None and reporter.marks.device is None:
             reason = "the host's clock cannot tell what the device waits for, and it has no events to ask"
             absent["perf/data_pct"] = absent["perf_data/exposed_ms"] = absent["perf_data/h2d_ms"] = reason
-        facts = _guarded(environment.facts)
+        facts = dict(self._facts if self._facts is not None else _guarded(environment.facts))
         facts |= _guarded(lambda: gpu_facts(reporter.gpus.describe()))
         if self.tokens_are is not None:
             facts["tokens_are"] = self.tokens_are
