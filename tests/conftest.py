@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,9 @@ def bench(tmp_path: Path) -> Maker:
 
 
 @pytest.fixture(autouse=True)
-def _same_environment() -> Iterator[None]:
-    before = dict(os.environ)
+def _same_process() -> Iterator[None]:
+    before, level = dict(os.environ), logging.getLogger("trackperf").level
     yield
     os.environ.clear()
     os.environ.update(before)
+    logging.getLogger("trackperf").setLevel(level)
