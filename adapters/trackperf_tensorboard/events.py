@@ -44,6 +44,24 @@ def require(user: str) -> None:
             raise MissingDependencyError(user=user, package=package, extra="tensorboard")
 
 
+def preload() -> None:
+    """
+    Import what a run needs, once and early.
+
+    On the sink's own thread each of some hundred files would wait for the interpreter lock of a busy
+    training: seconds until the run shows. And an import while an interrupt ends the process changes its exit status.
+    """
+    for module in (
+        "google_crc32c",
+        "tensorboard.compat.proto.event_pb2",
+        "tensorboard.compat.proto.summary_pb2",
+        "tensorboard.plugins.custom_scalar.layout_pb2",
+        "tensorboard.plugins.hparams.plugin_data_pb2",
+        "tensorboard.plugins.text.plugin_data_pb2",
+    ):
+        importlib.import_module(module)
+
+
 def crc32c() -> Callable[[bytes], int]:
     """Return the function that computes a CRC-32C."""
     import google_crc32c  # noqa: PLC0415 - importing the adapter must work without it

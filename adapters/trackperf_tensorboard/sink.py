@@ -15,7 +15,7 @@ from trackperf.codec import to_json
 from trackperf.record import Point
 from trackperf_tensorboard import values as make
 from trackperf_tensorboard.encode import PointEncoder
-from trackperf_tensorboard.events import EventFile, Framer, require
+from trackperf_tensorboard.events import EventFile, Framer, preload, require
 from trackperf_tensorboard.hparams import hparams_value
 from trackperf_tensorboard.layout import layout_value
 
@@ -58,6 +58,7 @@ class TensorBoardSink:
             MissingDependencyError: `tensorboard` or `google-crc32c` is not installed.
         """
         require("the TensorBoard sink")
+        preload()
         self._log_dir = None if log_dir is None else Path(log_dir)
         self._clock = clock
         self._pid = os.getpid()

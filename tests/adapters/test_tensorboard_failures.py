@@ -51,12 +51,26 @@ def _opened(run: RunInfo, **arguments: Any) -> tuple[TensorBoardSink, Path]:
 
 
 def test_importing_the_adapter_imports_no_tracker() -> None:
-    """TensorBoard, torch and the checksum package are loaded by use, not by import or construction."""
+    """TensorBoard and the checksum package are loaded by construction, not by import; torch never."""
+    names = "print([m for m in ('tensorboard', 'torch', 'google_crc32c', 'pandas') if m in sys.modules]); "
     code = (
-        "import sys; from trackperf_tensorboard import TensorBoardSink; TensorBoardSink(); "
-        "print([m for m in ('tensorboard', 'torch', 'google_crc32c', 'pandas') if m in sys.modules])"
+        f"import sys; from trackperf_tensorboard import TensorBoardSink; {names} TensorBoardSink(); {names}"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "['tensorboard', 'google_crc32c']"]
+
+
+def test_opening_a_run_imports_nothing(tmp_path: Path) -> None:
+    """What a run needs was imported when the sink was made: opening and closing it load no more."""
+    code = (
+        "import sys; from pathlib import Path; from trackperf.testing import check_sink; "
+        "from trackperf_tensorboard import TensorBoardSink; TensorBoardSink(); before = set(sys.modules); "
+        "check_sink(TensorBoardSink); "
+        "print(sorted(m for m in set(sys.modules) - before if m.startswith(('tensorboard', 'google'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
     assert done.stdout.strip() == "[]"
 
 
