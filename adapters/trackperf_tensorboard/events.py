@@ -49,7 +49,8 @@ def preload() -> None:
     Import what a run needs, once and early.
 
     On the sink's own thread each of some hundred files would wait for the interpreter lock of a busy
-    training: seconds until the run shows. And an import while an interrupt ends the process changes its exit status.
+    training: seconds until the run shows. And an import while an interrupt ends the process changes its
+    exit status.
     """
     for module in (
         "google_crc32c",
