@@ -212,6 +212,7 @@ class TestKit:
     def test_everything_public_is_here(self) -> None:
         """`__all__` names what the module offers."""
         assert set(testing.__all__) == {
+            "AwaySink",
             "FailingSink",
             "FakeClock",
             "MemorySink",

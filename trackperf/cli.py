@@ -1,4 +1,4 @@
-"""The command `trackperf`: demo, doctor, sinks, runs, compare."""
+"""The command `trackperf`: demo, doctor, sinks, runs, compare, sync."""
 
 from __future__ import annotations
 
@@ -165,6 +165,30 @@ def compare(
         from trackperf.rendering import absent_of, comparison_view
 
         _show(comparison_view(comparison, absent_of(one) | absent_of(other)))
+
+
+@app.command()
+def sync(
+    address: Annotated[str, typer.Argument(metavar="DIR", help="Folder of runs, or of one run.")] = "runs",
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="SINK", help="Send to this sink; also runs in local files. Nothing is removed."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Send what waits on disk for a tracker that was away."""
+    from dataclasses import asdict
+
+    from trackperf.sync import sync as send
+    from trackperf.sync_view import progress, sync_table
+
+    with progress() as tell:
+        done = send(address, to=to, tell=tell)
+    if as_json:
+        _print_json([asdict(sent) for sent in done])
+    else:
+        _show(sync_table(done, address))
+    return int(any(sent.remains for sent in done))
 
 
 def _read(address: str) -> RunHistory:

@@ -7,6 +7,7 @@ reader, a command or a comparison; never out of a training loop.
     ├── NotAvailableError                 a part of the interface that this version does not have
     ├── SinkError                         a sink cannot be found, loaded or built
     │   └── MissingDependencyError (ImportError)   the tracker's package is not installed
+    ├── UnavailableError                  a sink's tracker is away: what it was handed comes again
     └── ReadError                         a run cannot be found or read
 
 Every message says what was got, what is allowed, and what to do.
@@ -27,6 +28,7 @@ __all__ = [
     "ReadError",
     "SinkError",
     "TrackperfError",
+    "UnavailableError",
 ]
 
 
@@ -63,6 +65,25 @@ class MissingDependencyError(SinkError, ImportError):
             f'Install it with: pip install "trackperf[{extra}]"'
         )
         self.package = package
+
+
+class UnavailableError(TrackperfError):
+    """
+    A tracker cannot be reached, or asks to wait; raised by a sink, on its own thread.
+
+    From a sink with a spool (`trackperf.sink.Remote`), it means: hand me the same again later. Any other
+    error means that what was handed over is refused for good.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        """
+        Args:
+            message: what was tried and what came back.
+
+            retry_after_s: seconds that the tracker asked to wait; None when it did not say.
+        """
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ReadError(TrackperfError):

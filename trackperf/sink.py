@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trackperf.record import Alert, Point, RunInfo, RunSummary, Status
 
-__all__ = ["Sink"]
+__all__ = ["Remote", "Sink"]
 
 
 @runtime_checkable
@@ -42,4 +42,27 @@ class Sink(Protocol):
 
     def close(self, summary: RunSummary, status: Status) -> None:
         """Finish the run: everything handed over before is safe when this returns."""
+        ...
+
+
+@runtime_checkable
+class Remote(Sink, Protocol):
+    """
+    A sink whose tracker may be away for a while: what it gets waits in a spool on disk until it has it.
+
+    `open`, `write`, `alert` and `close` raise `UnavailableError` when the tracker cannot be reached, and are
+    then called again with the same arguments, in the same order, also by a later process (`trackperf sync`).
+    So a call that comes a second time must not store anything twice. Each call keeps a deadline of its own.
+    """
+
+    def address(self) -> Mapping[str, str]:
+        """
+        Return what finds the run in its tracker again, such as server and run id; empty until it is known.
+
+        Asked after the sink is built and after `open`; kept in the spool. No secrets: it is written to disk.
+        """
+        ...
+
+    def rejoin(self, address: Mapping[str, str]) -> None:
+        """Go on with the run at an address that `address` returned; comes before `open`, if at all."""
         ...

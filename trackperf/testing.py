@@ -2,7 +2,8 @@
 Fakes and the contract kit, for whoever writes a sink and for users' own tests.
 
 `check_sink(MySink)` puts a sink through everything that trackperf may do with it. `MemorySink` takes the
-place of a tracker in a test of a training script; `FailingSink` and `StallingSink` that of one in trouble.
+place of a tracker in a test of a training script; `FailingSink` and `StallingSink` that of one in trouble,
+and `AwaySink` that of one behind a network.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from trackperf._contract import check_sink
+from trackperf.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trackperf.record import Alert, Point, RunInfo, RunSummary, Status
 
-__all__ = ["FailingSink", "FakeClock", "MemorySink", "StallingSink", "check_sink"]
+__all__ = ["AwaySink", "FailingSink", "FakeClock", "MemorySink", "StallingSink", "check_sink"]
 
 _NS: Final = 1_000_000_000
 
@@ -189,3 +191,71 @@ class StallingSink(MemorySink):
         if method in self._on:
             self.stalled.set()
             self.release.wait()
+
+
+class AwaySink(MemorySink):
+    """A `Remote` sink: while its tracker is away, every method raises `UnavailableError`."""
+
+    def __init__(
+        self,
+        *,
+        away: bool = True,
+        times: int | None = None,
+        retry_after_s: float | None = None,
+        name: str = "away",
+    ) -> None:
+        """
+        Args:
+            away: whether the tracker is away at first.
+
+            times: how many calls fail before it is there by itself; None to leave that to `away`.
+
+            retry_after_s: what the tracker asks for.
+
+            name: name of the sink.
+        """
+        super().__init__(name)
+        self.away = away
+        """Whether the tracker is away; a test may change it at any time."""
+        self.tried = threading.Event()
+        """Set when a call has failed, for a test to wait on."""
+        self.rejoined: dict[str, str] = {}
+        """Address that the sink was told to go on at; empty when it was not."""
+        self._times = times
+        self._retry_after_s = retry_after_s
+
+    def open(self, run: RunInfo) -> None:
+        """Raise, or keep the run."""
+        self._reach("open")
+        super().open(run)
+
+    def write(self, points: Sequence[Point]) -> None:
+        """Raise, or keep the points."""
+        self._reach("write")
+        super().write(points)
+
+    def alert(self, alert: Alert) -> None:
+        """Raise, or keep the alert."""
+        self._reach("alert")
+        super().alert(alert)
+
+    def close(self, summary: RunSummary, status: Status) -> None:
+        """Raise, or keep summary and status."""
+        self._reach("close")
+        super().close(summary, status)
+
+    def address(self) -> Mapping[str, str]:
+        """Return the run's identity, once it is open."""
+        return {} if self.info is None else {"run_id": self.info.run_id}
+
+    def rejoin(self, address: Mapping[str, str]) -> None:
+        """Keep the address."""
+        self.rejoined = dict(address)
+
+    def _reach(self, method: str) -> None:
+        if self._times is not None:
+            self._times -= 1
+            self.away = self._times >= 0
+        if self.away:
+            self.tried.set()
+            raise UnavailableError(f"{method}: nobody answers", retry_after_s=self._retry_after_s)

@@ -9,7 +9,9 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from trackperf.delivery.queue import End, Mark
+from trackperf.delivery.spooled import Spooled
 from trackperf.delivery.worker import Worker
+from trackperf.sink import Remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +32,8 @@ class Delivery:
     """
     Hands records to sinks, each on a daemon thread of its own; only `flush` and `close` wait, within a limit.
 
+    A sink whose tracker may be away (`Remote`) gets a spool on disk, and a second thread that empties it.
+
     No method raises for what a sink does. In a forked child every method does nothing.
     """
 
@@ -48,7 +52,10 @@ class Delivery:
 
             max_bytes: what one sink's queue holds at most, by estimate, before the oldest points give way.
         """
-        self._workers = tuple(Worker(sink, clock=clock, max_bytes=max_bytes) for sink in sinks)
+        served = [Spooled(sink, clock=clock) if isinstance(sink, Remote) else sink for sink in sinks]
+        self._spooled = tuple(sink for sink in served if isinstance(sink, Spooled))
+        self._workers = tuple(Worker(sink, clock=clock, max_bytes=max_bytes) for sink in served)
+        self._parts: tuple[Worker | Spooled, ...] = (*self._workers, *self._spooled)
         self._clock = clock
         self._pid = os.getpid()
         self._started = False
@@ -60,8 +67,8 @@ class Delivery:
             return
         self._started = True
         _forget_after_fork(self)
-        for worker in self._workers:
-            worker.start()
+        for part in self._parts:
+            part.start()
 
     def open(self, info: RunInfo) -> None:
         """Let every sink begin the run; comes first."""
@@ -86,7 +93,9 @@ class Delivery:
         for worker in self._workers:
             marks.append(SimpleQueue())
             worker.put(marks[-1])
-        return all(self._answer(mark, deadline) for mark in marks)
+        in_hand = all(self._answer(mark, deadline) for mark in marks)
+        arrived = [spooled.flush(deadline - self._clock()) for spooled in self._spooled]
+        return in_hand and all(arrived)
 
     def close(self, summary: RunSummary, status: Status, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """
@@ -100,34 +109,37 @@ class Delivery:
 
             status: how the run ended.
 
-            timeout_s: limit for all sinks together; what is not delivered by then is counted and said.
+            timeout_s: limit for all sinks together; what is not delivered by then stays in the sink's spool,
+                or is counted, and it is said.
         """
         if self._elsewhere():
             return
         if self._deadline is None:
             self._deadline = self._clock() + timeout_s
+        for spooled in self._spooled:
+            spooled.ending(self._deadline)
         for worker in self._workers:
             worker.put(End(summary=summary, status=status))
-        for worker in self._workers:
-            worker.wait(self._deadline - self._clock())
-        for worker in self._workers:
-            worker.conclude(timeout_s)
+        for part in self._parts:
+            part.wait(self._deadline - self._clock())
+        for part in self._parts:
+            part.conclude(timeout_s)
 
     @property
     def dropped(self) -> Mapping[str, int]:
         """What was lost so far: `points/<sink>` and `alerts/<sink>`, of the sinks that lost any."""
         counts: dict[str, int] = {}
-        for worker in self._workers:
-            for kind, lost in zip(("points", "alerts"), worker.lost, strict=True):
+        for part in self._parts:
+            for kind, lost in zip(("points", "alerts"), part.lost, strict=True):
                 if lost:
-                    key = f"{kind}/{worker.name}"
+                    key = f"{kind}/{part.name}"
                     counts[key] = counts.get(key, 0) + lost
         return counts
 
     @property
     def dropped_points(self) -> int:
         """Points lost so far, a point that two sinks did not get counted twice."""
-        return sum(worker.lost[0] for worker in self._workers)
+        return sum(part.lost[0] for part in self._parts)
 
     def _put(self, item: RunInfo | Point | Alert) -> None:
         if not self._elsewhere():
@@ -144,8 +156,8 @@ class Delivery:
         return os.getpid() != self._pid
 
     def _forget(self) -> None:
-        for worker in self._workers:
-            worker.forget()
+        for part in self._parts:
+            part.forget()
 
 
 _live: Final[weakref.WeakSet[Delivery]] = weakref.WeakSet()
