@@ -22,7 +22,7 @@ from trackperf.record import Status
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["watch"]
+__all__ = ["come_first", "ending", "live", "watch"]
 
 
 class Ending(Protocol):
@@ -42,6 +42,7 @@ _FLUSH_S: Final = 2.0
 _previous: dict[int, Any] = {}
 _handling = False
 _registered = False
+_exiting = False
 
 
 def watch(run: Ending) -> None:
@@ -63,6 +64,23 @@ def forget(run: Ending) -> None:
         for number in list(_previous):
             if signal.getsignal(number) is _on_signal:
                 signal.signal(number, _previous.pop(number))
+
+
+def live() -> list[Any]:
+    """Return the runs that have not ended, for a sink whose tracker ends before them."""
+    return list(_LIVE)
+
+
+def ending() -> bool:
+    """Whether the process is at its end: no code of the user's follows on the main thread."""
+    return _exiting or _handling
+
+
+def come_first() -> None:
+    """Run the exit hook before all that are registered so far, such as a tracker's own."""
+    if _registered and not _exiting:
+        atexit.unregister(_at_exit)
+        atexit.register(_at_exit)
 
 
 def _install(number: int) -> None:
@@ -95,6 +113,8 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _at_exit() -> None:
+    global _exiting  # noqa: PLW0603 - the process ends once
+    _exiting = True
     status = Status.FINISHED
     if not hasattr(sys, "ps1"):
         # Set by the interpreter when an exception ended the script.
