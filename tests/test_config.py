@@ -70,11 +70,10 @@ class TestRefused:
         with pytest.raises(trackperf.ConfigError, match=r"'snik'.*'sink'"):
             trackperf.init(snik="tensorboard")
 
-    @pytest.mark.parametrize("option", ["baseline", "flops_per_step"])
-    def test_later_options(self, option: str) -> None:
+    def test_later_options(self) -> None:
         """What a later version brings is refused by name, not ignored."""
-        with pytest.raises(trackperf.NotAvailableError, match=option):
-            trackperf.init(**{option: 1})  # type: ignore[arg-type]
+        with pytest.raises(trackperf.NotAvailableError, match="baseline"):
+            trackperf.init(baseline="runs/x")
 
     def test_later_functions(self) -> None:
         """The same goes for functions."""

@@ -64,6 +64,10 @@ def test_bandwidth_that_differs() -> None:
         ("NVIDIA L40S", "fp16", 362),
         ("Tesla V100-SXM2-32GB", "half", 125),
         ("NVIDIA GeForce RTX 4090", "bfloat16", 165.2),
+        ("NVIDIA GeForce RTX 5090", "float16", 209.5),
+        ("NVIDIA GB200", "bf16", 2500),
+        ("NVIDIA GH200 480GB", "tf32", 494.7),
+        ("AMD Instinct MI300X", "bfloat16", 1307.4),
     ],
 )
 def test_flops(name: str, dtype: str, tflops: float) -> None:
@@ -84,7 +88,8 @@ def test_flops(name: str, dtype: str, tflops: float) -> None:
         ("Tesla V100-SXM2-16GB", "bfloat16"),
         ("NVIDIA H200", "int4"),
         ("", "float32"),
-        ("AMD Instinct MI300X", "bfloat16"),
+        ("AMD Instinct MI300X", "tf32"),
+        ("AMD Instinct MI250X", "bfloat16"),
     ],
 )
 def test_flops_unknown(name: str, dtype: str) -> None:
@@ -95,7 +100,7 @@ def test_flops_unknown(name: str, dtype: str) -> None:
 def test_rows_are_sound() -> None:
     """Every row has a source, fewer bits are never slower, and no name fits two rows."""
     for row in peaks._ROWS:
-        assert row.source.startswith("NVIDIA")
+        assert row.source.startswith(("NVIDIA", "AMD"))
         figures = [
             row.tflops[kind] for kind in ("float32", "tf32", "bfloat16", "float8") if kind in row.tflops
         ]

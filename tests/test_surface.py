@@ -67,6 +67,7 @@ class TestSurface:
         public = {name for name in vars(trackperf.Collector) if not name.startswith("_")}
         assert public == {
             "alerts",
+            "count_flops",
             "data",
             "enabled",
             "finish",

@@ -97,6 +97,8 @@ def init(
     alerts: Mapping[str, Any] | bool | None = None,
     on_alert: Callable[[Alert], object] | None = None,
     flops_per_step: float | None = None,
+    flops_per_token: float | None = None,
+    flops_dtype: Any = None,
     devices: Sequence[str | int] | None = None,
     progress: bool | None = None,
     enabled: bool | None = None,
@@ -137,9 +139,17 @@ def init(
 
         on_alert: called with every `Alert`, on a thread of its own.
 
-        flops_per_step: floating-point operations of a step; not in this version.
+        flops_per_step: floating-point operations of one optimizer step, forward and backward, of the whole
+            job: all ranks' batches together. Gives `perf/mfu_pct`.
 
-        devices: GPUs of the run; not in this version.
+        flops_per_token: the same of one token, such as `6 * parameters`: right for sequences of any length.
+            It is multiplied with this process's own tokens (`steps(tokens=...)`) and set against its own
+            devices: where several share a token (tensor or pipeline parallelism), give the share of one.
+
+        flops_dtype: what the model multiplies: `bfloat16`, `float16`, `float8`, `tf32` or `float32`, or the
+            dtype itself. Where it is not given, `count_flops` finds out.
+
+        devices: GPUs of the run, as the driver's UUIDs or indices; by default those that torch uses.
 
         progress: show a progress line on a terminal or in a notebook.
 
@@ -172,6 +182,8 @@ def init(
         "alerts": alerts,
         "on_alert": on_alert,
         "flops_per_step": flops_per_step,
+        "flops_per_token": flops_per_token,
+        "flops_dtype": flops_dtype,
         "devices": devices,
         "progress": progress,
         "enabled": enabled,

@@ -60,6 +60,7 @@ class Collector:
         self._transfer: AbstractContextManager[None] = NULL
         self._find = device_timeline
         self._warned: set[str] = set()
+        self._batches = 1
         if self._reporter is not None:
             self._data, self._transfer = data_span(self._marks), transfer_span(self._marks)
             found = weakref.WeakMethod(self._find_device)
@@ -116,12 +117,13 @@ class Collector:
             if self._reporter.loader is None:
                 self._reporter.loader = describe(loader)
             self._run.tokens_are = self._run.tokens_are or token_definition(tokens)
+        self._batches = self._batches_a_step(accumulate)
         plan = Plan(
             marks=self._marks,
             samples=sample_counter(samples, self._warn),
             tokens=token_counter(tokens, self._warn) if tokens is not None else None,
             move=move,
-            accumulate=self._batches_a_step(accumulate),
+            accumulate=self._batches,
             keep=self,
         )
         return Steps(loader, plan)
@@ -153,6 +155,28 @@ class Collector:
     def transfer(self) -> AbstractContextManager[None]:
         """Return a context manager around a copy from host to device."""
         return NULL if self._marks.closed else self._transfer
+
+    def count_flops(self) -> AbstractContextManager[None]:
+        """
+        Return a context manager around the forward pass, the backward pass and the update of a step.
+
+        The first step that it stands around is counted by torch's own formulas, and the kind of number that
+        it multiplies is noted: they give `perf/mfu_pct` where `init(flops_per_step=, flops_dtype=)` do not.
+        With `accumulate=` it is the first so many bodies. Later ones cost next to nothing.
+
+        The counted step takes longer than others, and what is compiled runs uncompiled in it, which may take
+        more memory; in a job of several ranks, every rank counts. What activation checkpointing repeats is
+        left out. Where an operation computed that torch has no formula for, there is no count: it is named.
+        """
+        marks, reporter = self._marks, self._reporter
+        if marks.closed or marks.in_phase or reporter is None or not reporter.flops.wants_count:
+            return NULL
+        if marks.owner is None:
+            self._warn(
+                "count_flops() stands in the loop over steps(), or in a step(): nothing is counted here"
+            )
+            return NULL
+        return reporter.flops.count(self._batches)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """

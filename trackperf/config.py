@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from trackperf.devices.peaks import KINDS, kind_of_number
 from trackperf.errors import ConfigError, NotAvailableError, did_you_mean
 from trackperf.goal import Goal
 from trackperf.names import bad_run_name
@@ -29,7 +30,9 @@ OPTIONS: Final = (
     "devices",
     "dir",
     "enabled",
+    "flops_dtype",
     "flops_per_step",
+    "flops_per_token",
     "goal",
     "interval_s",
     "name",
@@ -64,6 +67,9 @@ class Settings:
     goal: Goal | None
     rules: tuple[Rule, ...]
     devices: tuple[str | int, ...] | None
+    flops_per_step: float | None
+    flops_per_token: float | None
+    flops_dtype: str | None
     on_alert: Callable[[Alert], object] | None
     progress: bool
     enabled: bool
@@ -98,12 +104,12 @@ def settings_from(given: Mapping[str, Any], environ: Mapping[str, str] | None = 
         NotAvailableError: the option belongs to a later version.
     """
     check_options(given)
-    for name in ("baseline", "flops_per_step"):
-        if given.get(name) is not None:
-            raise NotAvailableError(
-                f"init({name}=...) is not available in this version of trackperf. Leave it out."
-            )
+    if given.get("baseline") is not None:
+        raise NotAvailableError(
+            "init(baseline=...) is not available in this version of trackperf. Leave it out."
+        )
     source = _Source(given, os.environ if environ is None else environ)
+    flops_per_step, flops_per_token = _flops(source)
     return Settings(
         sinks=_sinks(source.get("sink")),
         name=_name(source.get("name")),
@@ -119,6 +125,9 @@ def settings_from(given: Mapping[str, Any], environ: Mapping[str, str] | None = 
         goal=_goal(source.get("goal")),
         rules=tuple(build_rules(given.get("alerts"))),
         devices=_devices(source.get("devices")),
+        flops_per_step=flops_per_step,
+        flops_per_token=flops_per_token,
+        flops_dtype=_flops_dtype(source.get("flops_dtype")),
         on_alert=_callable("on_alert", given.get("on_alert")),
         progress=source.flag("progress", default=False),
         enabled=source.flag("enabled", default=True),
@@ -242,6 +251,30 @@ def _devices(value: Any) -> tuple[str | int, ...] | None:
             raise ConfigError(_message("devices", item, "UUIDs (GPU-..., MIG-...) or the driver's indices"))
         found.append(int(text) if text.isdecimal() else text)
     return tuple(found) or None
+
+
+def _flops(source: _Source) -> tuple[float | None, float | None]:
+    step, token = (
+        source.number(
+            f"flops_per_{what}", "a number of floating-point operations above 0, or None", above=0.0
+        )
+        for what in ("step", "token")
+    )
+    if step is not None and token is not None:
+        raise ConfigError(
+            f"init() takes flops_per_step or flops_per_token, not both (got {step:g} and {token:g}). With "
+            "sequences of varying length it is flops_per_token that stays right."
+        )
+    return step, token
+
+
+def _flops_dtype(value: Any) -> str | None:
+    if value is None:
+        return None
+    kind = kind_of_number(str(value))
+    if kind is None:
+        raise ConfigError(_message("flops_dtype", value, f"one of {', '.join(KINDS)}"))
+    return kind
 
 
 def _goal(value: Any) -> Goal | None:

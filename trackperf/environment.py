@@ -41,7 +41,7 @@ def facts() -> dict[str, Fact]:
 
 def absent_reasons() -> dict[str, str]:
     """Return why headline series that are not of the GPU readings are absent, by key."""
-    return {"perf/mfu_pct": "needs FLOPs per step, which this version does not take"}
+    return {"perf/mfu_pct": "needs the model's FLOP: init(flops_per_step=...) or perf.count_flops()"}
 
 
 def nvidia_gpus(root: str | Path = "/", environ: Mapping[str, str] = os.environ) -> list[str]:

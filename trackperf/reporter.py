@@ -12,12 +12,14 @@ import os
 import queue
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trackperf import exits
 from trackperf.devices.accelerator import accelerator_in_use
 from trackperf.devices.gpu import GpuReadings
 from trackperf.devices.host import HostReadings
+from trackperf.flops import Flops
 from trackperf.judge import Judge
 from trackperf.observations import Observations
 from trackperf.output import Output
@@ -102,6 +104,12 @@ class Reporter:
         self._judge = Judge(settings.rules if rank == 0 else ())
         self._host = HostReadings()
         self.gpus = GpuReadings(settings.devices, clock=clock)
+        self.flops = Flops(
+            settings,
+            devices=self.gpus.describe,
+            world_size=world_size,
+            apart=partial(getattr, self.marks, "in_phase"),
+        )
         self._join = DeviceJoin()
         self._statistics = RunStatistics()
         self._progress = progress
@@ -144,7 +152,7 @@ class Reporter:
         with self._lock:
             now = self._clock()
             self._report(self._take(now))
-            if self.timeline.begun:
+            if self.timeline.begun and not self.flops.counted.begun:
                 # The run shows before its first window is full, and at exit nothing is imported any more.
                 self._output.open()
             due = self.timeline.due_ns
@@ -306,6 +314,8 @@ class Reporter:
         accelerator = accelerator_in_use()
         for window in windows:
             if window.phase == "train":
+                if self.rank == 0:
+                    self.flops.weigh(window)
                 values = window_values(window, world_size=self.world_size, accelerator=accelerator)
                 values |= window.reading_values()
                 self._statistics.add(window, values)

@@ -14,6 +14,7 @@ from trackperf.config import settings_from
 from trackperf.devices.accelerator import accelerator_in_use
 from trackperf.devices.facts import gpu_facts
 from trackperf.distributed import in_loader_worker, rank_and_world
+from trackperf.flops import MFU
 from trackperf.metrics import full_key
 from trackperf.place import release, reserve
 from trackperf.progress import ProgressLine
@@ -89,6 +90,11 @@ class Run:
             release(self._settings.dir, self.name)
         self.name = name
 
+    @property
+    def _counts_tokens(self) -> bool:
+        """Whether tokens are counted, as far as a loop has said by now."""
+        return self.tokens_are is not None or self.reporter.loader is None
+
     def _look_around(self) -> None:
         self._facts = _guarded(environment.facts)
 
@@ -96,13 +102,15 @@ class Run:
         """Return what is known when the sinks open: late, so that the loader is known too."""
         reporter = self.reporter
         absent = {**_guarded(environment.absent_reasons), **_guarded(reporter.gpus.absent)}
+        absent.pop(MFU, None)
+        absent |= _guarded(lambda: reporter.flops.absent(tokens_known=self._counts_tokens))
         if reporter.world_size > 1:
             absent["perf/samples_per_s"] = "a rate of all ranks together is not in this version"
         if accelerator_in_use() is not None and reporter.marks.device is None:
             reason = "the host's clock cannot tell what the device waits for, and it has no events to ask"
             absent["perf/data_pct"] = absent["perf_data/exposed_ms"] = absent["perf_data/h2d_ms"] = reason
         facts = dict(self._facts if self._facts is not None else _guarded(environment.facts))
-        facts |= _guarded(lambda: gpu_facts(reporter.gpus.describe()))
+        facts |= _guarded(lambda: gpu_facts(reporter.gpus.describe())) | _guarded(reporter.flops.facts)
         if self.tokens_are is not None:
             facts["tokens_are"] = self.tokens_are
         if self._settings.goal is not None:

@@ -65,6 +65,8 @@ def _rates(window: Window, world_size: int) -> dict[str, float]:
         values["perf_step/samples"] = window.samples / window.steps
     if window.tokens is not None:
         values[f"{section}/tokens_per_s"] = window.tokens / seconds
+    if window.ideal_of_ns:
+        values["perf/mfu_pct"] = 100 * window.ideal_ns / window.ideal_of_ns
     if window.step_ms.n:
         values["perf_step/p50_ms"] = window.step_ms.quantile(0.5)
         values["perf_step/p95_ms"] = window.step_ms.quantile(0.95)

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Bandwidth", "datasheet_gb_s", "peak_bandwidth", "peak_flops"]
+__all__ = ["KINDS", "Bandwidth", "datasheet_gb_s", "kind_of_number", "peak_bandwidth", "peak_flops"]
+
+KINDS: Final = ("float32", "tf32", "bfloat16", "float16", "float8")
+"""Kinds of number, in the order of the table's columns."""
 
 _APART: Final = 0.05
 
@@ -42,7 +45,7 @@ class _Row:
     """What the maker states of a GPU."""
 
     name: str
-    """Pattern of the whole name, without `NVIDIA`, `Tesla` and `GeForce`."""
+    """Pattern of the whole name, without `NVIDIA`, `Tesla` and `GeForce` in front."""
 
     gb_s: float
     source: str
@@ -50,23 +53,29 @@ class _Row:
 
 
 def _row(name: str, gb_s: float, source: str, *figures: float) -> _Row:
-    """Return a row; the figures are of float32, tf32, bfloat16, float16 and float8, 0 for none."""
-    kinds = ("float32", "tf32", "bfloat16", "float16", "float8")
-    tflops = {kind: value for kind, value in zip(kinds, figures, strict=False) if value}
+    """Return a row; the figures are of `KINDS`, 0 for none."""
+    tflops = {kind: value for kind, value in zip(KINDS, figures, strict=False) if value}
     return _Row(name=name, gb_s=gb_s, source=source, tflops=tflops)
 
 
 _H100: Final = "NVIDIA H100 Tensor Core GPU datasheet"
 _H200: Final = "NVIDIA H200 Tensor Core GPU datasheet"
+_GH200: Final = "NVIDIA GH200 Grace Hopper Superchip datasheet"
 _A100: Final = "NVIDIA A100 Tensor Core GPU datasheet"
 _V100: Final = "NVIDIA V100 Tensor Core GPU datasheet"
 _ADA: Final = "NVIDIA Ada GPU architecture whitepaper, appendix A"
+_RTX_6000: Final = "NVIDIA RTX 6000 Ada Generation datasheet"
+_GB202: Final = "NVIDIA RTX Blackwell GPU architecture whitepaper, appendix A"
+_MI300X: Final = "AMD Instinct MI300X accelerator data sheet"
 _GA102: Final = "NVIDIA Ampere GA102 GPU architecture whitepaper, appendix A"
 
 _ROWS: Final = (
     _row(r"B200", 8000, "NVIDIA HGX B200 specifications", 75, 1125, 2250, 2250, 4500),
+    _row(r"GB200", 8000, "NVIDIA GB200 NVL72 specifications", 80, 1250, 2500, 2500, 5000),
     _row(r"H200", 4800, _H200, 67, 494.7, 989.4, 989.4, 1978.9),
     _row(r"H200 NVL", 4800, _H200, 60, 417.5, 835.5, 835.5, 1670.5),
+    _row(r"GH200 480GB", 4000, _GH200, 67, 494.7, 989.4, 989.4, 1978.9),
+    _row(r"GH200 144G HBM3e", 4900, _GH200, 67, 494.7, 989.4, 989.4, 1978.9),
     _row(r"H100 80GB HBM3", 3350, _H100, 66.9, 494.7, 989.4, 989.4, 1978.9),
     _row(r"H100 NVL", 3900, _H100, 60, 417.5, 835.5, 835.5, 1670.5),
     _row(r"H100 PCIe", 2000, _H100, 51.2, 378, 756, 756, 1513),
@@ -84,12 +93,13 @@ _ROWS: Final = (
     _row(r"V100-PCIE-(16|32)GB", 900, _V100, 14, 0, 0, 112),
     _row(r"V100S-PCIE-32GB", 1134, _V100, 16.4, 0, 0, 130),
     _row(r"T4", 320, "NVIDIA T4 Tensor Core GPU datasheet", 8.1, 0, 0, 65),
-    _row(
-        r"RTX 6000 Ada Generation", 960, "NVIDIA RTX 6000 Ada Generation datasheet", 91.1, 182.1, 364.2, 364.2
-    ),
+    _row(r"RTX 6000 Ada Generation", 960, _RTX_6000, 91.1, 182.1, 364.2, 364.2, 728.5),
     _row(r"RTX A6000", 768, "NVIDIA RTX A6000 datasheet", 38.7, 77.4, 154.8, 154.8),
+    _row(r"RTX 5090", 1792, _GB202, 104.8, 104.8, 209.5, 209.5, 419),
     _row(r"RTX 4090", 1008, _ADA, 82.6, 82.6, 165.2, 165.2, 330.3),
     _row(r"RTX 3090", 936, _GA102, 35.6, 35.6, 71, 71),
+    # Its figure for TF32 is left out: torch rounds to that on AMD's devices only where a library allows it.
+    _row(r"AMD Instinct MI300X", 5300, _MI300X, 163.4, 0, 1307.4, 1307.4, 2614.9),
 )
 
 _SHORT: Final = {
@@ -115,9 +125,15 @@ def peak_flops(name: str, dtype: str) -> tuple[float, str] | None:
             and the usual short ones do as well.
     """
     row = _row_of(name)
-    word = dtype.lower().removeprefix("torch.")
-    tflops = row.tflops.get(_SHORT.get(word, word)) if row else None
+    tflops = row.tflops.get(kind_of_number(dtype) or "") if row else None
     return (tflops * 1e12, f"{row.source}, dense") if row and tflops else None
+
+
+def kind_of_number(dtype: str) -> str | None:
+    """Return which of `KINDS` is meant by torch's name or a usual short one; None where none is."""
+    word = dtype.strip().lower().removeprefix("torch.")
+    kind = _SHORT.get(word, word)
+    return kind if kind in KINDS else None
 
 
 def datasheet_gb_s(name: str) -> tuple[float, str] | None:
