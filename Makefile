@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench screenshot browser clean
+.PHONY: help demo test test-gpu check format bench screenshot browser clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,6 +25,10 @@ demo: $(VENV)/.demo ## train twice on a CPU, watch the numbers, read the verdict
 
 test: $(VENV)/.dev browser ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+# With the Python that has torch for the GPU, and without the plug-ins of pytest that the other tests use.
+test-gpu: ## the tests that need an NVIDIA GPU, with PYTHON as it is; figures in build/gpu-figures.json
+	PYTHONPATH=.:$$PYTHONPATH $(PYTHON) -m pytest -o addopts= -W ignore::pytest.PytestConfigWarning -ra -m gpu tests/gpu $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from gpu_parts import Readings, messages, stamped
+from gpu_parts import Readings, as_torch, messages, stamped
 from nvml_sim import Code, Fault, presets
 
 from trackperf.devices.counters import Counter, DriverError
+from trackperf.devices.sampler import GPU_HEADLINE, GPU_KEYS, GPU_SPREAD
+from trackperf.metrics import CATALOGUE
 
 if TYPE_CHECKING:
     from nvml_sim.fixtures import Simulate
@@ -26,10 +30,17 @@ GIB = 2**30
 class Row:
     """A series, its value on a busy H200, what a message calls it, and what the driver is asked."""
 
-    name: str
+    key: str
     value: float
     told: str
     calls: tuple[tuple[str, int | None], ...]
+    counter: str = ""
+    """The counter that it is read by, where that has not its name."""
+
+    @property
+    def name(self) -> str:
+        """Name of the counter in what is said of a device."""
+        return self.counter or self.key.rpartition("/")[2]
 
 
 UTIL = (("nvmlDeviceGetUtilizationRates", None), ("nvmlDeviceGetSamples", None))
@@ -47,29 +58,38 @@ def gpm(part: int) -> tuple[tuple[str, int | None], ...]:
 
 
 ROWS = (
-    Row("util_pct", 92.0, "util_pct", UTIL),
-    Row("mem_busy_pct", 40.0, "util_pct", UTIL),
-    Row("sm_active_pct", 71.0, "sm_active_pct", gpm(2)),
-    Row("sm_occupancy_pct", 33.0, "sm_occupancy_pct", gpm(3)),
-    Row("tensor_active_pct", 24.0, "tensor_active_pct", gpm(5)),
-    Row("mem_bw_gb_s", 0.37 * 4916.736, "mem_bw_pct", gpm(10)),
-    Row("pcie_tx_mb_s", 200.0, "pcie_tx_mb_s", gpm(20)),
-    Row("pcie_rx_mb_s", 1500.0, "pcie_rx_mb_s", gpm(21)),
-    Row("mem_used_gib", 12e9 / GIB, "mem_used_gib", MEMORY),
-    Row("mem_used_pct", 100 * 12e9 / (143_771 * 2**20), "mem_used_gib", MEMORY),
+    Row("perf_gpu/util_pct", 92.0, "util_pct", UTIL),
+    Row("perf/gpu_util_pct", 92.0, "util_pct", UTIL, "util_pct"),
+    Row("perf_gpu/util_min_pct", 92.0, "util_pct", UTIL, "util_pct"),
+    Row("perf_gpu/util_max_pct", 92.0, "util_pct", UTIL, "util_pct"),
+    Row("perf_gpu/util_samples", 13.0, "util_pct", UTIL, "util_pct"),
+    Row("perf_gpu/mem_busy_pct", 40.0, "util_pct", UTIL),
+    Row("perf/mem_busy_pct", 40.0, "util_pct", UTIL),
+    Row("perf_gpu/sm_active_pct", 71.0, "sm_active_pct", gpm(2)),
+    Row("perf_gpu/sm_occupancy_pct", 33.0, "sm_occupancy_pct", gpm(3)),
+    Row("perf_gpu/tensor_active_pct", 24.0, "tensor_active_pct", gpm(5)),
+    Row("perf/mem_bw_pct", 37.0, "mem_bw_pct", gpm(10)),
+    Row("perf_gpu/mem_bw_gb_s", 0.37 * 4916.736, "mem_bw_pct", gpm(10)),
+    Row("perf_gpu/pcie_tx_mb_s", 200.0, "pcie_tx_mb_s", gpm(20)),
+    Row("perf_gpu/pcie_rx_mb_s", 1500.0, "pcie_rx_mb_s", gpm(21)),
+    Row("perf_gpu/mem_used_gib", 12e9 / GIB, "mem_used_gib", MEMORY),
+    Row("perf_gpu/mem_used_pct", 100 * 12e9 / (143_771 * 2**20), "mem_used_gib", MEMORY),
     Row(
-        "temp_c",
+        "perf_gpu/temp_c",
         58.0,
         "temp_c",
         (("nvmlDeviceGetTemperatureV", None), ("nvmlDeviceGetTemperature", None)),
     ),
-    Row("thermal_throttle_pct", 0.0, "thermal slowdown", THERMAL),
-    Row("power_w", 310.0, "power_w", (("nvmlDeviceGetPowerUsage", None),)),
-    Row("energy_j", 620.0, "energy_j", (("nvmlDeviceGetTotalEnergyConsumption", None),)),
-    Row("sm_clock_mhz", 1755.0, "sm_clock_mhz", (("nvmlDeviceGetClockInfo", 1),)),
-    Row("mem_clock_mhz", 3201.0, "mem_clock_mhz", (("nvmlDeviceGetClockInfo", 2),)),
+    Row("perf_gpu/thermal_throttle_pct", 0.0, "thermal slowdown", THERMAL),
+    Row("perf_gpu/power_w", 310.0, "power_w", (("nvmlDeviceGetPowerUsage", None),)),
+    Row("perf_gpu/energy_j", 620.0, "energy_j", (("nvmlDeviceGetTotalEnergyConsumption", None),)),
+    Row("perf_gpu/sm_clock_mhz", 1755.0, "sm_clock_mhz", (("nvmlDeviceGetClockInfo", 1),)),
+    Row("perf_gpu/mem_clock_mhz", 3201.0, "mem_clock_mhz", (("nvmlDeviceGetClockInfo", 2),)),
 )
-every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+TORCH_ROWS = {"perf_gpu/torch_reserved_gib": 6.0, "perf_gpu/torch_peak_gib": 4.0}
+"""What is not asked of the driver, and its value here."""
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 
 
 def faults(row: Row, code: Code, start_s: float = 0.0, end_s: float = 1e9) -> list[Fault]:
@@ -84,15 +104,9 @@ def faults(row: Row, code: Code, start_s: float = 0.0, end_s: float = 1e9) -> li
 def test_right(simulate: Simulate, row: Row) -> None:
     """What the GPU does all the time is what the window says, for the run and for the device."""
     values = Readings(simulate, stamped(presets.h200())).window()
-    assert values[f"perf_gpu/{row.name}"] == pytest.approx(row.value, abs=0.01)
-    assert values[f"perf_gpu0/{row.name}"] == values[f"perf_gpu/{row.name}"]
-
-
-def test_headline(simulate: Simulate) -> None:
-    """The headline series are the utilisation, the share of bandwidth, and the share of time."""
-    values = Readings(simulate, stamped(presets.h200())).window()
-    headline = [values[f"perf/{name}"] for name in ("gpu_util_pct", "mem_bw_pct", "mem_busy_pct")]
-    assert headline == [pytest.approx(92), pytest.approx(37), pytest.approx(40)]
+    assert values[row.key] == pytest.approx(row.value, abs=1 if row.key.endswith("samples") else 0.01)
+    if row.key.startswith("perf_gpu/") and row.key not in GPU_SPREAD:
+        assert values[row.key.replace("perf_gpu/", "perf_gpu0/")] == values[row.key]
 
 
 @every_row
@@ -103,9 +117,10 @@ def test_absent(simulate: Simulate, row: Row, caplog: pytest.LogCaptureFixture) 
     run.window()
     asked = [run.sim.calls(function) for function, part in row.calls if part is None]
     values = [run.window() for _ in range(4)]
-    assert not any(key.endswith(f"/{row.name}") for window in values for key in window)
+    gone = {row.key, row.key.replace("perf_gpu/", "perf_gpu0/")}
+    assert not any(gone & window.keys() for window in values)
     assert [run.sim.calls(function) for function, part in row.calls if part is None] == asked
-    assert "does not report" in run.sampler.absent()[f"perf_gpu/{row.name}"]
+    assert "does not report" in run.sampler.absent()[row.key]
     assert run.facts().counters[row.name].state == "unsupported"
     assert len(messages(caplog, f" {row.told} of ", "GPU 0")) == 1
     assert not messages(caplog, level=logging.WARNING)
@@ -116,7 +131,7 @@ def test_absent(simulate: Simulate, row: Row, caplog: pytest.LogCaptureFixture) 
 def test_gone_for_a_while(simulate: Simulate, row: Row, code: Code, caplog: pytest.LogCaptureFixture) -> None:
     """What fails in the middle of a run is absent meanwhile, told once as a warning, and comes back."""
     caplog.set_level(logging.INFO)
-    key = f"perf_gpu/{row.name}"
+    key = row.key
     run = Readings(simulate, stamped(presets.h200().with_faults(*faults(row, code, 4.0, 9.0))))
     assert key in run.window(1.9)
     run.window(2.2)
@@ -130,6 +145,48 @@ def test_gone_for_a_while(simulate: Simulate, row: Row, code: Code, caplog: pyte
     assert run.facts().counters[row.name].state == "ok"
     assert len(messages(caplog, f" {row.told} of ", level=logging.WARNING)) == 1
     assert len(messages(caplog, f" {row.told} of ", "answers again")) == 1
+
+
+class Allocator:
+    """As much of torch as tells what it holds of a GPU."""
+
+    def __init__(self) -> None:
+        self.version = SimpleNamespace(hip=None)
+        self.cuda = SimpleNamespace(memory_stats_as_nested_dict=self._stats)
+        self.told = True
+
+    def _stats(self, index: int) -> dict[str, Any]:
+        if not self.told or index != 0:
+            raise RuntimeError("an allocator that does not count")
+        return {
+            "reserved_bytes": {"all": {"current": 6 * GIB}},
+            "allocated_bytes": {"all": {"peak": 4 * GIB}},
+        }
+
+
+@pytest.mark.parametrize(("key", "value"), TORCH_ROWS.items())
+def test_memory_that_torch_holds(
+    simulate: Simulate, monkeypatch: pytest.MonkeyPatch, key: str, value: float
+) -> None:
+    """What torch's allocator holds is right, absent with a reason while it is not told, and comes back."""
+    torch = Allocator()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    scenario = stamped(presets.h200())
+    run = Readings(simulate, scenario, rank_devices=lambda: [as_torch(scenario.gpus[0])])
+    assert run.window()[key] == value
+    assert key not in run.sampler.absent()
+    torch.told = False
+    assert key not in run.window()
+    assert run.sampler.absent()[key] == "torch does not tell what it holds of this device"
+    torch.told = True
+    assert run.window()[key] == value
+    assert key not in run.sampler.absent()
+
+
+def test_no_series_is_left_out() -> None:
+    """The tables above are of every series of the catalogue that is read of a GPU."""
+    read = {key for key in CATALOGUE if key.startswith("perf_gpu/") or key in GPU_HEADLINE}
+    assert {row.key for row in ROWS} | TORCH_ROWS.keys() == read == GPU_KEYS.keys()
 
 
 def test_waits_longer_each_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackperf.devices.tracks import Gauge, Span, Track, mean, without
+from trackperf.devices.tracks import Gauge, Span, Spread, Track, mean, spread, without
 
 S = 1_000_000_000
 
@@ -82,3 +82,17 @@ def test_holes_are_what_is_not_known_otherwise() -> None:
     assert without(polled, sampled) == [Span(0, 3, 1.0), Span(5, 8, 1.0), Span(12, 18, 2.0)]
     assert without(polled, []) == polled
     assert without(polled, [Span(0, 20, 9.0)]) == []
+
+
+def test_spread_of_what_was_cut_and_merged() -> None:
+    """Values are counted once whatever was made of their spans, and extremes are those of the values."""
+    track = Track()
+    for number in range(3000):
+        track.add(number * S, (number + 1) * S, 7.0 if number == 1234 else 50.0 + number % 2)
+    taken = track.take(0, 3000 * S)
+    assert len(taken) < 600
+    assert spread(taken) == Spread(3000, 7.0, 51.0)
+    assert spread([]) is None
+    holes = without(taken, [Span(0, 2990 * S, 1.0)])
+    assert spread(holes) is not None
+    assert sum(span.end_ns - span.begin_ns for span in holes) == 10 * S

@@ -1,25 +1,29 @@
-"""Whole processes on simulated machines: what `doctor` says, and what a run writes."""
+"""Whole processes on simulated machines: what `doctor` and `demo` say, and what a run writes."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from nvml_sim import presets
+from nvml_sim import cannot_build, environment, presets
 
 from trackperf.registry import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from nvml_sim import Scenario
 
 pytest_plugins = ["nvml_sim.fixtures"]
+
+SAID = Path(__file__).parent / "machines"
+"""What is said on each machine, with `#` for what is this computer's own."""
 
 TRAIN = """
 import sys, time
@@ -35,8 +39,35 @@ for _ in perf.steps(loader(), samples=8):
 perf.finish()
 """
 
+DEMOS = """
+import json, os, pathlib, sys
+import tensorboard, torch._dynamo, torch.utils.data, trackperf_tensorboard
+from trackperf.cli import main
+from trackperf.demo import data, show, training
+os.mkdir("images")
+data._VALIDATION, training._EVALUATIONS, training._WIDTH = 50, 1, 8
+images = data.write_images(pathlib.Path("images"))
+show.write_images = lambda folder: images
+for machine, environ in json.loads(sys.argv[1]).items():
+    os.symlink(os.path.abspath(f"{machine}/libnvidia-ml.so.1"), "driver/libnvidia-ml.so.1")
+    child = os.fork()
+    if not child:
+        os.environ.update(environ)
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{machine}.{name}", os.O_WRONLY | os.O_CREAT), number)
+        sys.exit(main(["demo", "--steps", "8", "--dir", f"{machine}-runs"]))
+    _, status = os.waitpid(child, 0)
+    os.unlink("driver/libnvidia-ml.so.1")
+    if status:
+        sys.exit(f"{machine}: {open(machine + '.err').read()}")
+"""
+"""
+The demo on one machine after another, at a size that shows what it says and proves nothing: what takes long
+is imported and drawn once, and each machine has a process of its own, which finds that machine's driver.
+"""
 
-def run(words: list[str], folder: Path, environ: dict[str, str]) -> str:
+
+def run(words: list[str], folder: Path, environ: dict[str, str], limit_s: float = 100.0) -> str:
     """Run a process to its end and return what it printed; it must have gone well."""
     done = subprocess.run(
         words,
@@ -44,59 +75,116 @@ def run(words: list[str], folder: Path, environ: dict[str, str]) -> str:
         env={**os.environ, "COLUMNS": "160", **environ},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=limit_s,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-MACHINES = [
-    ("h200", ["NVIDIA H200", "140 GiB", "peak 4 917 GB/s", "GPM"], {}),
-    ("a100", ["NVIDIA A100-SXM4-80GB", "peak 2 039 GB/s", "no GPM"], {"mem_bw_pct": "Hopper or newer"}),
-    ("rtx_4090", ["RTX 4090", "peak 1 008 GB/s", "no GPM"], {"mem_bw_pct": "Hopper or newer"}),
-    ("divided", ["found by mig", "MIG"], {"gpu_util_pct": "MIG", "mem_busy_pct": "MIG"}),
-    (
-        "wsl",
-        ["RTX 4090", "no GPM"],
-        {
-            "gpu_util_pct": "does not report",
-            "mem_busy_pct": "does not report",
-            "mem_bw_pct": "Hopper or newer",
-        },
-    ),
-    (
-        "no_driver",
-        ["none that this process can see"],
-        dict.fromkeys(("gpu_util_pct", "mem_bw_pct", "mem_busy_pct"), "no NVIDIA driver was found"),
-    ),
-]
+def on(machine: str, environ: dict[str, str]) -> dict[str, str]:
+    """Return the variables of a process on a machine: where a GPU is in slices, one of them is its own."""
+    return environ | ({"CUDA_VISIBLE_DEVICES": presets.MIG_UUID} if machine == "divided" else {})
 
 
-@pytest.mark.parametrize(("machine", "said", "absent"), MACHINES, ids=[name for name, _, _ in MACHINES])
-def test_doctor(
-    machine: str,
-    said: list[str],
-    absent: dict[str, str],
-    tmp_path: Path,
-    driver_for: Callable[[Scenario], dict[str, str]],
-) -> None:
+def expected(machine: str, command: str) -> str:
+    """Return what a command says on a machine."""
+    return (SAID / f"{command}-{machine}.txt").read_text(encoding="utf-8")
+
+
+def lines_of(printed: str) -> list[str]:
+    """Return lines without what only sets them apart."""
+    lines = (re.sub(r"\s+", " ", re.sub("─+", "", line)).strip() for line in printed.splitlines())
+    return [line for line in lines if line]
+
+
+def doctor_masked(printed: str) -> str:
+    """Return what `doctor` says of GPUs and series: with what is installed here left out."""
+    lines = lines_of(printed)
+    lines = [line for line in lines[: lines.index("sink comes with state")] if "model FLOPs" not in line]
+    masks = {
+        r"^trackperf .* on Python .*": "trackperf #",
+        r"^CPU .*: this process may use .*": "CPU #",
+        r"^memory \S+ GiB": "memory # GiB",
+        r"^torch [^:]*": "torch #",
+        r"^(TensorBoard) \S+, opens with: .* --logdir runs$": r"\1 #",
+    }
+    for pattern, mask in masks.items():
+        lines = [re.sub(pattern, mask, line) for line in lines]
+    return "\n".join(lines) + "\n"
+
+
+def demo_masked(printed: str) -> str:
+    """Return what the demo says, with `#` for numbers; what follows from how they fall is left out."""
+    lines = [re.sub(r"\d+(?:[.,]\d+)?(?: \d{3})*", "#", line) for line in lines_of(printed)]
+    masks = {
+        r"#(?: ms| s)\b": "# s",
+        r"[+-]# %": "#",
+        r" (better|worse|same|neutral)$": "",
+        r"^(fed is .* than starving|fed and starving are the same).*": "verdict",
+        r"^(See both runs:) .*": r"\1 #",
+        r"^(.*\)) # # .*$": r"\1 # #",
+        r"^(samples per second) .*": r"\1 # #",
+        r"val/accuracy >= # (after # s|not reached)": "goal",
+    }
+    for pattern, mask in masks.items():
+        lines = [re.sub(pattern, mask, line) for line in lines]
+    chance = ("Computing a step took", "Alert ", "Advice: ", "No alert: ")
+    kept = [line for line in lines if not line.startswith(chance) and "model FLOPs" not in line]
+    return "\n".join(kept) + "\n"
+
+
+MACHINES = ("h200", "a100", "rtx_4090", "divided", "wsl", "no_driver")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_doctor(machine: str, tmp_path: Path, driver_for: Callable[[Scenario], dict[str, str]]) -> None:
     """Each GPU with its name, peak and match; each number that it does not give, with the reason."""
-    environ = driver_for(getattr(presets, machine)())
-    if machine == "divided":
-        environ["CUDA_VISIBLE_DEVICES"] = presets.MIG_UUID
+    environ = on(machine, driver_for(getattr(presets, machine)()))
     command = [sys.executable, "-m", "trackperf", "doctor"]
     printed = run(command, tmp_path, environ)
-    for words in said:
-        assert words in printed
     assert len(printed.splitlines()) <= 45
+    said = doctor_masked(printed)
+    assert said == expected(machine, "doctor")
     found: dict[str, Any] = json.loads(run([*command, "--json"], tmp_path, environ))
-    for name in ("gpu_util_pct", "mem_bw_pct", "mem_busy_pct"):
-        if name in absent:
-            assert absent[name] in found["absent"][f"perf/{name}"]
-            assert f"perf/{name}" not in found["measured"]
-        else:
-            assert f"perf/{name}" in found["measured"]
+    for reason in {found["absent"].get(f"perf/{name}") for name in ("gpu_util_pct", "mem_bw_pct")} - {None}:
+        assert f"no: {reason}" in said
+    assert not set(found["measured"]) & set(found["absent"])
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what the demo has said on each machine; it has run on all of them."""
+    reason = cannot_build()
+    if reason is not None:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("demos")
+    (folder / "driver").mkdir()
+    machines = {name: on(name, environment(getattr(presets, name)(), folder / name)) for name in MACHINES}
+    small = {"TRACKPERF_INTERVAL_S": "0.1", "TRACKPERF_WARMUP_STEPS": "2"}
+    environ = {**small, "LD_LIBRARY_PATH": str(folder / "driver")}
+    run([sys.executable, "-c", DEMOS, json.dumps(machines)], folder, environ, limit_s=280.0)
+    return folder
+
+
+@pytest.mark.xdist_group("demos")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_demo(machine: str, demos: Path) -> None:
+    """
+    The demo trains on the CPU: it shows no number of a GPU that it does not use, and says why there is none.
+    """
+    printed = (demos / f"{machine}.out").read_text()
+    assert demo_masked(printed) == expected(machine, "demo")
+    told = (demos / f"{machine}.err").read_text().splitlines()
+    assert not [line for line in told if "loader_latency raised" not in line]
+    for name in ("starving", "fed"):
+        history = read_run(str(demos / f"{machine}-runs" / "demo" / name))
+        assert history.info is not None
+        assert history.info.absent["perf/gpu_util_pct"] in printed
+        assert not [key for key in history.series if "gpu" in key or "mem_b" in key]
+        assert history.summary is not None
+        assert not history.summary.dropped
 
 
 def test_a_run_on_an_h200(tmp_path: Path, driver_for: Callable[[Scenario], dict[str, str]]) -> None:

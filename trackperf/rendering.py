@@ -176,13 +176,23 @@ def doctor_view(found: Mapping[str, Any]) -> RenderableType:
         grid.add_row(f"GPU {gpu['index']}", _gpu(gpu))
     if not found["gpus"]:
         grid.add_row("GPU", machine.get("gpu") or Text("none that this process can see", "dim"))
-    grid.add_row("torch", packages["torch"] or Text('not installed: pip install "torch"', "yellow"))
+    grid.add_row("torch", _torch(packages["torch"], beside_gpu=bool(found["gpus"])))
     missing = Text('not installed: pip install "trackperf[tensorboard]"', "yellow")
     opens = f"{packages['tensorboard']}, opens with: {found['tensorboard']} --logdir runs"
     grid.add_row("TensorBoard", opens if found["tensorboard"] else missing)
     readings = ", ".join(CATALOGUE[key].title for key in host)
     grid.add_row("host", f"{readings}: readable" if host else Text("no readings", "yellow"))
     return Group(grid, _series_table(found), sinks_table([SinkEntry(**entry) for entry in found["sinks"]]))
+
+
+def _torch(version: str | None, *, beside_gpu: bool) -> str | Text:
+    """Return torch's version, and whether it leaves the machine's GPU alone."""
+    if version is None:
+        return Text('not installed: pip install "torch"', "yellow")
+    if beside_gpu and version.endswith("+cpu"):
+        unused = "built without CUDA: a run with it uses no GPU, and reads none but those of init(devices=)"
+        return Text(f"{version}: {unused}", "yellow")
+    return version
 
 
 def _gpu(gpu: Mapping[str, Any]) -> Text:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
+from benchmarks.gpu_sampler import gpu_readings
 from benchmarks.memory import long_runs
 from benchmarks.reading import read_values
 from benchmarks.report import Report, machine
@@ -49,6 +50,7 @@ def measure(sizes: Sizes, folder: Path, *, peer_late: int = 20_000) -> Report:
     write_values(report, folder, sizes)
     read_values(report, folder, sizes)
     long_runs(report, sizes)
+    gpu_readings(report, sizes)
     # The last: it fills this process's memory with another package's objects.
     late_steps(report, folder, sizes, one_logger, peer_late)
     return report

@@ -101,8 +101,8 @@ def show(folder: Path, *, steps: int | None = None, quick: bool = False) -> None
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / reserve(folder, "demo")
     out.print(
-        "A small network learns scikit-learn's handwritten digits on the CPU. They are JPEG files: "
-        "decoding and augmenting them is the loader's work.\n"
+        "A small network learns scikit-learn's handwritten digits on the CPU; a GPU is not used. They are "
+        "JPEG files: decoding and augmenting them is the loader's work.\n"
     )
     # The other CPUs are for the loader's workers.
     torch.set_num_threads(1)

@@ -9,7 +9,7 @@ from trackperf.devices.buffered import Buffered, StampClock
 from trackperf.devices.counters import Counter, CounterFacts
 from trackperf.devices.gpm import GPM_KEYS, GpmMeter
 from trackperf.devices.meters import EnergyMeter, ThermalMeter
-from trackperf.devices.tracks import Gauge, mean, without
+from trackperf.devices.tracks import Gauge, Spread, mean, spread, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ _GIB: Final = 2**30
 _SLOW_NS: Final = 950_000_000
 _DRAIN_NS: Final = 4_000_000_000
 _MOST: Final = {"temp_c": 200.0, "power_w": 20_000.0, "sm_clock_mhz": 20_000.0, "mem_clock_mhz": 50_000.0}
-_SLICE: Final = "MIG: the driver does not report {} of a slice"
+_SLICE: Final = "MIG: the driver does not report it for a slice"
 _TENANTS: Final = "MIG: what the driver reports is of all slices of the GPU"
 _SHARED: Final = "the driver gives 0 for memory that the GPU shares with the machine"
 _OF_TENANTS: Final = ("util_pct", "mem_busy_pct", "mem_used_gib", "power_w", "energy_j")
@@ -82,6 +82,8 @@ class DeviceMeter:
         """
         self.identity = identity
         self.found = found
+        self.util_spread: Spread | None = None
+        """Between what utilisation lay in the window that was read last, where that has its mean."""
         self._nvml = nvml
         names = ("util_pct", "mem_used_gib", "energy_j", *_MOST)
         self._counters = {name: Counter(name, label) for name in names}
@@ -147,9 +149,10 @@ class DeviceMeter:
             DriverError: the device as a whole does not answer.
         """
         window = (begin_ns, end_ns)
+        util, self.util_spread = self._share(self._util, "util_pct", window)
         values = {
-            "util_pct": self._share(self._util, "util_pct", window),
-            "mem_busy_pct": self._share(self._busy, "mem_busy_pct", window),
+            "util_pct": util,
+            "mem_busy_pct": self._share(self._busy, "mem_busy_pct", window)[0],
             "thermal_throttle_pct": self._thermal.take(*window, SOME),
         }
         for name in ("mem_used_gib", *_MOST):
@@ -222,9 +225,9 @@ class DeviceMeter:
         """Do not ask a slice, or the GPU that it is of, for what would be that of all its tenants."""
         if self.found.is_slice:
             for name in _NOT_OF_SLICES:
-                self._counters[name].give_up(_SLICE.format(name))
-            self._counters["util_pct"].give_up(_SLICE.format("utilisation"))
-            self._thermal.give_up(_SLICE.format("thermal slowdown"))
+                self._counters[name].give_up(_SLICE)
+            self._counters["util_pct"].give_up(_SLICE)
+            self._thermal.give_up(_SLICE)
         elif self.found.is_divided:
             for name in _OF_TENANTS:
                 if name in self._counters:
@@ -283,8 +286,11 @@ class DeviceMeter:
         self._energy.see(now_ns, reading, mean_w)
         return True
 
-    def _share(self, buffer: Buffered, name: str, window: tuple[int, int]) -> float | None:
+    def _share(
+        self, buffer: Buffered, name: str, window: tuple[int, int]
+    ) -> tuple[float | None, Spread | None]:
         """Return a share of time: from the driver's samples, and where those have holes from polls."""
         sampled = buffer.track.take(*window)
         polled = without(self._gauges[name].track.take(*window), sampled)
-        return mean(sorted(sampled + polled), window[1] - window[0], HALF)
+        spans = sorted(sampled + polled)
+        return mean(spans, window[1] - window[0], HALF), spread(spans)

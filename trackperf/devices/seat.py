@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackperf.devices.nvml import Nvml
+    from trackperf.devices.tracks import Spread
 
 __all__ = ["GPU_DETAILS", "Seat", "Target", "identity_of"]
 
@@ -115,6 +116,11 @@ class Seat:
         if sizes is not None:
             values.update(zip(_TORCH, (size / _GIB for size in sizes), strict=True))
         return values
+
+    @property
+    def util_spread(self) -> Spread | None:
+        """Between what utilisation lay in the window that was read last, where that has its mean."""
+        return None if self.meter is None else self.meter.util_spread
 
     def lost(self, error: DriverError, now_ns: int) -> None:
         """

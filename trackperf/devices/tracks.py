@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-__all__ = ["Gauge", "Span", "Track", "without"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Gauge", "Span", "Spread", "Track", "mean", "spread", "without"]
 
 _ROOM: Final = 512
 _NOMINAL_NS: Final = 250_000_000
@@ -17,6 +20,17 @@ class Span(NamedTuple):
     begin_ns: int
     end_ns: int
     value: float
+
+    merged: Spread | None = None
+    """Of which values it is the mean, where it is one."""
+
+
+class Spread(NamedTuple):
+    """How many values a mean is of, and between what they lie."""
+
+    samples: int
+    least: float
+    most: float
 
 
 class Track:
@@ -41,7 +55,9 @@ class Track:
     def take(self, begin_ns: int, end_ns: int) -> list[Span]:
         """Return what is within a window, cut at its ends, and let go of all before its end."""
         within = [
-            Span(max(span.begin_ns, begin_ns), min(span.end_ns, end_ns), span.value)
+            span
+            if begin_ns <= span.begin_ns and span.end_ns <= end_ns
+            else span._replace(begin_ns=max(span.begin_ns, begin_ns), end_ns=min(span.end_ns, end_ns))
             for span in self._spans
             if span.end_ns > begin_ns and span.begin_ns < end_ns
         ]
@@ -92,6 +108,19 @@ def mean(spans: list[Span], window_ns: int, least: float) -> float | None:
     return sum(span.value * (span.end_ns - span.begin_ns) for span in spans) / known_ns
 
 
+def spread(spans: Sequence[Span]) -> Spread | None:
+    """Return how many values spans are of, and between what those lie; None where there are none."""
+    if not spans:
+        return None
+    merged = [span.merged for span in spans if span.merged is not None]
+    values = [span.value for span in spans if span.merged is None]
+    return Spread(
+        len(values) + sum(part.samples for part in merged),
+        min([*values, *(part.least for part in merged)]),
+        max([*values, *(part.most for part in merged)]),
+    )
+
+
 def without(spans: list[Span], known: list[Span]) -> list[Span]:
     """Return the parts of spans for which nothing is known otherwise; both in order of time."""
     left: list[Span] = []
@@ -101,10 +130,10 @@ def without(spans: list[Span], known: list[Span]) -> list[Span]:
             if other.end_ns <= begin_ns or other.begin_ns >= span.end_ns:
                 continue
             if other.begin_ns > begin_ns:
-                left.append(Span(begin_ns, other.begin_ns, span.value))
+                left.append(span._replace(begin_ns=begin_ns, end_ns=other.begin_ns))
             begin_ns = other.end_ns
         if begin_ns < span.end_ns:
-            left.append(Span(begin_ns, span.end_ns, span.value))
+            left.append(span if begin_ns == span.begin_ns else span._replace(begin_ns=begin_ns))
     return left
 
 
@@ -115,8 +144,10 @@ def _halved(spans: list[Span]) -> list[Span]:
     for span in spans:
         if free and merged[-1].end_ns == span.begin_ns:
             before = merged[-1]
-            value = mean([before, span], 0, 0.0)
-            merged[-1] = Span(before.begin_ns, span.end_ns, span.value if value is None else value)
+            both = [before, span]
+            value = mean(both, 0, 0.0)
+            value = span.value if value is None else value
+            merged[-1] = Span(before.begin_ns, span.end_ns, value, spread(both))
             free = False
         else:
             merged.append(span)
