@@ -13,9 +13,9 @@ def window(start_ns: int) -> Window:
     )
 
 
-def times(first_ns: int, batches: int) -> list[int]:
+def times(first_ns: int, batches: int) -> list[float]:
     """Return times of batches: 2 ns exposed, 8 ns in all, a copy of 1 ns each."""
-    return [number for place in range(batches) for number in (first_ns + 10 * place, 2, 8, 1)]
+    return [number for place in range(batches) for number in (first_ns + 10 * place, 2e-6, 6e-6, 1e-6)]
 
 
 def test_times_in_pieces_add_up() -> None:
@@ -36,6 +36,15 @@ def test_times_before_their_window() -> None:
     first = window(0)
     assert join.feed([first], [], active=True) == [first]
     assert first.exposed_ns == 20
+
+
+def test_a_clock_that_has_run_for_a_year() -> None:
+    """Moments further from zero than a float tells to the nanosecond fall into the windows they belong to."""
+    year_ns = 365 * 24 * 3600 * 10**9 + 1
+    join = DeviceJoin()
+    first, second = window(year_ns), window(year_ns + 100)
+    assert join.feed([first, second], times(year_ns, 20), active=True) == [first, second]
+    assert (first.device_batches, second.device_batches) == (10, 10)
 
 
 def test_a_window_waits_for_three_more_at_most() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from trackperf.metrics import full_key
 from trackperf.record import Stat
 from trackperf.timing.windows import Distribution, Window
@@ -32,7 +30,10 @@ class RunStatistics:
         else:
             self._all.merge(window)
         for key, value in values.items():
-            self._by_key.setdefault(key, Distribution()).add(np.array([value]))
+            found = self._by_key.get(key)
+            if found is None:
+                found = self._by_key[key] = Distribution()
+            found.add_one(value)
 
     def stats(self, world_size: int, accelerator: str | None, prefix: str) -> dict[str, Stat]:
         """Return statistics by series key: means are sums over sums, quantiles are of the windows' values."""

@@ -16,18 +16,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from trackperf.timing.marks import Marks
 
-__all__ = ["DEVICE_STRIDE", "DeviceTimeline", "Event"]
+__all__ = ["COPY", "DATA", "DEVICE_STRIDE", "PHASE", "DeviceTimeline", "Event"]
 
 DEVICE_STRIDE: Final = 4
-"""Integers a batch in `Marks.device_times`: when its fetch began (host clock), exposed wait, time from its
-fetch to its body's end, time of copies; nanoseconds of the device, -1 where not measured."""
+"""Numbers a batch in `Marks.device_times`: when its fetch began (nanoseconds of the host's clock), exposed
+wait (-1 not known), time from its fetch to its body's end apart from that wait, -1 for a batch that was not
+timed, time of copies (-1 none); milliseconds of the device."""
 
-_BACKLOG: Final = 8
-"""Batches that wait, above which two are asked about in a step, so that a backlog melts."""
+_MELT: Final = 16
+"""Batches more that are asked about once a window, so that a backlog melts."""
 
 _ERRORS: Final = 100
 """Failures in a row after which nothing is recorded any more."""
@@ -56,12 +57,12 @@ PHASE, DATA, COPY = range(3)
 
 
 _Span: TypeAlias = "tuple[int, Event, Event | None]"
-_Open: TypeAlias = "tuple[int, Event | None, Event, bool, bool, list[_Span]]"
-"""A batch whose body runs: when its fetch began, end of the body before where the wait since is its fetch,
-the moment at which it was there, whether it is a first one, whether it was fetched, spans in its body."""
+_More: TypeAlias = "tuple[bool, list[_Span]]"
+"""Whether the time before a body was its fetch and can be told, and the spans inside the body."""
 
-_Done: TypeAlias = "tuple[_Open, Event]"
-"""A batch and the end of its body."""
+_Done: TypeAlias = "tuple[Event, _More | None, int, Event, Event]"
+"""The end of a body; more, where it is no usual one; when its fetch began on the host's clock; the end of the
+body before; the moment at which the batch was there."""
 
 
 class DeviceTimeline:
@@ -72,6 +73,34 @@ class DeviceTimeline:
     its own batch its device times and nothing else. Events are used again once their batch was timed; those
     of a batch that is lost are let go.
     """
+
+    __slots__ = (
+        "_capturing",
+        "_device",
+        "_failures",
+        "_index",
+        "_limit",
+        "_new_event",
+        "_pool",
+        "_pools",
+        "_spans",
+        "_times",
+        "_waiting",
+        "done",
+        "leave",
+        "lost",
+        "ready",
+    )
+
+    ready: Callable[[], None]
+    """A batch is there: its body begins."""
+
+    done: Callable[[int], None]
+    """The body has ended, of the batch whose fetch began at a time on the host's clock: the key to the host's
+    own marks."""
+
+    leave: Callable[[], None]
+    """A loop begins or ends: what comes until the next body is no fetch that counts."""
 
     def __init__(
         self,
@@ -98,121 +127,147 @@ class DeviceTimeline:
         """Batches without device times."""
         self._times = marks.device_times
         self._new_event = new_event
-        self._capturing = capturing
+        self._capturing: list[Callable[[], bool]] = [capturing]
         self._device = device
         self._limit = limit
         self._pools: dict[int, list[Event]] = {}
         self._pool: list[Event] = []
         self._index: int | None = None
         self._waiting: deque[_Done] = deque()
-        self._open: _Open | None = None
-        self._before: Event | None = None
         self._failures = 0
-        self._off = False
+        self.ready, self.done, self.leave, self._spans = self._in_a_step(capturing)
 
     @property
     def waiting(self) -> int:
         """Batches that the device has not passed, as far as is known."""
         return len(self._waiting)
 
-    def ready(self, fetch_ns: int, first: bool, fetched: bool = True) -> None:
+    def _in_a_step(  # noqa: C901, PLR0915 - the hot path is one piece
+        self, capturing: Callable[[], bool]
+    ) -> tuple[
+        Callable[[], None], Callable[[int], None], Callable[[], None], Callable[[], list[_Span] | None]
+    ]:
         """
-        A batch is there: its body begins.
+        Make what is part of every step, with nothing in it that can wait.
 
-        Args:
-            fetch_ns: when its fetch began, on the host's clock: the key to the host's own marks.
-
-            first: whether it is the first of an iterator, whose wait is not counted.
-
-            fetched: whether what came since the last body's end was a fetch.
+        Functions over variables of this one: as methods over attributes they take a quarter longer.
         """
-        if self._off:
-            return
-        before, self._before = self._before, None
-        try:
-            if self._open is not None:
-                self._lose(self._open[0])
-            if self._capturing():
-                self._lose(fetch_ns)
-                return
-            pool = self._pool
+        waiting, limit, new_event = self._waiting, self._limit, self._new_event
+        append, popleft = waiting.append, waiting.popleft
+        pop, give, tell = self._pool.pop, self._pool.append, self._times.extend
+        opened: Event | None = None
+        before: Any = None
+        spans: list[_Span] | None = []
+
+        def ready() -> None:
+            nonlocal opened, before, spans
             try:
-                event = pool.pop() if pool else self._new_event()
-                event.record()
-            except Exception:  # noqa: BLE001 - most likely the training went to another device
-                event = self._elsewhere()
-                before = None
-            if first or not fetched:
-                before = None
-            self._open = (fetch_ns, before, event, first, fetched, [])
-            waiting = self._waiting
-            if waiting:
-                self._resolve()
-                if len(waiting) > _BACKLOG:
-                    self._resolve()
-        except Exception:  # noqa: BLE001 - a failing device must not fail the training here
-            self._fail(fetch_ns)
-
-    def done(self) -> None:
-        """The body has ended."""
-        batch = self._open
-        if batch is None:
-            return
-        self._open = None
-        try:
-            if self._capturing():
-                self._lose(batch[0])
+                if capturing():
+                    leave()
+                    return
+                try:
+                    event = pop()
+                    event.record()
+                except IndexError:
+                    event = new_event()
+                    event.record()
+                except Exception:  # noqa: BLE001 - most likely the training went to another device
+                    event = self._elsewhere()
+                    before, spans = None, []
+                opened = event
+            except Exception:  # noqa: BLE001 - a failing device must not fail the training here
+                leave()
+                self._count_failure()
                 return
-            pool = self._pool
-            event = pool.pop() if pool else self._new_event()
-            event.record()
-        except Exception:  # noqa: BLE001 - see above
-            self._fail(batch[0])
-            return
-        self._before = event
-        self._waiting.append((batch, event))
+            if waiting:
+                end, more, key, last, start = oldest = waiting[0]
+                if more is not None:
+                    self._resolve()
+                    return
+                try:
+                    if end.query():
+                        popleft()
+                        tell((key, last.elapsed_time(start), start.elapsed_time(end), -1))
+                        give(last)
+                        give(start)
+                    elif len(waiting) > limit:
+                        self._resolve()
+                except Exception:  # noqa: BLE001 - see above
+                    self._drop(oldest)
+
+        def done(key: int) -> None:
+            nonlocal opened, before, spans
+            start, opened = opened, None
+            try:
+                if start is None or capturing():
+                    self._lose(key)
+                    leave()
+                    return
+                try:
+                    event = pop()
+                except IndexError:
+                    event = new_event()
+                event.record()
+            except Exception:  # noqa: BLE001 - see above
+                leave()
+                self._count_failure()
+                self._lose(key)
+                return
+            if spans is None:
+                append((event, None, key, before, start))
+            else:
+                append((event, (before is not None, spans), key, before or start, start))
+                spans = None
+            before = event
+
+        def leave() -> None:
+            nonlocal opened, before, spans
+            opened, before, spans = None, None, []
+
+        def spans_of_body() -> list[_Span] | None:
+            nonlocal spans
+            if opened is None or capturing():
+                return None
+            if spans is None:
+                spans = []
+            return spans
+
+        return ready, done, leave, spans_of_body
 
     def begin(self, kind: int) -> None:
         """A phase, a fetch or a copy begins inside the body."""
-        batch = self._open
-        if batch is None:
-            return
         try:
-            if not self._capturing():
-                batch[5].append((kind, self._record(), None))
-        except Exception:  # noqa: BLE001 - see above
-            self._fail(batch[0])
+            spans = self._spans()
+            if spans is not None:
+                spans.append((kind, self._record(), None))
+        except Exception:  # noqa: BLE001 - a failing device must not fail the training here
+            self.leave()
+            self._count_failure()
 
     def end(self, kind: int) -> None:
         """It ends."""
-        batch = self._open
-        if batch is None:
-            return
-        spans = batch[5]
         try:
-            if not self._capturing():
-                for place in range(len(spans) - 1, -1, -1):
-                    if spans[place][0] == kind and spans[place][2] is None:
-                        spans[place] = (kind, spans[place][1], self._record())
-                        return
+            spans = self._spans() or []
+            for place in range(len(spans) - 1, -1, -1):
+                if spans[place][0] == kind and spans[place][2] is None:
+                    spans[place] = (kind, spans[place][1], self._record())
+                    return
         except Exception:  # noqa: BLE001 - see above
-            self._fail(batch[0])
+            self.leave()
+            self._count_failure()
 
-    def end_pass(self) -> None:
-        """The loop is over: what comes next is no fetch of it."""
-        self._before = None
-        if self._open is not None:
-            self._lose(self._open[0])
-            self._open = None
-
-    def drain(self) -> int:
-        """Ask about everything that waits, and return how much still does."""
+    def melt(self, most: int = _MELT) -> None:
+        """Ask about some of what waits, besides the one of each step."""
         try:
-            if not self._capturing():
-                for _ in range(len(self._waiting)):
+            if not self._capturing[0]():
+                for _ in range(min(most, len(self._waiting))):
                     self._resolve()
         except Exception:  # noqa: BLE001 - see above
             self._failures += 1
+
+    def drain(self) -> int:
+        """Ask about everything that waits, and return how much still does."""
+        self.melt(len(self._waiting))
         return len(self._waiting)
 
     def _record(self) -> Event:
@@ -226,73 +281,87 @@ class DeviceTimeline:
         if index == self._index:
             raise RuntimeError("an event could not be recorded")
         if self._index is not None or self._pool:
-            self._pools[-1 if self._index is None else self._index] = self._pool
+            self._pools[-1 if self._index is None else self._index] = [*self._pool]
         self._index = index
-        self._pool = self._pools.setdefault(index, [])
+        self._pool[:] = self._pools.pop(index, [])
         return self._record()
 
     def _resolve(self) -> None:
         """Ask whether the device has passed the batch that waits longest, and take its times if so."""
-        waiting = self._waiting
-        if not waiting:
+        if not self._waiting:
             return
-        batch, end = waiting[0]
-        fetch_ns, before, ready, _, _, spans = batch
+        end, more, key, before, ready = oldest = self._waiting[0]
+        known, spans = more or (True, [])
         try:
-            if not end.query():
-                if len(waiting) > self._limit:
-                    # Its events are never passed: others behind it may be.
-                    waiting.popleft()
-                    self._lose(fetch_ns)
-                return
-            waiting.popleft()
-            pool, times = self._pool, self._times
-            if before is not None and not spans:
-                wait = before.elapsed_time(ready)
-                total = wait + ready.elapsed_time(end)
-                times += (fetch_ns, int(wait * 1e6), int(total * 1e6), -1)
-                pool += (before, ready)
-            else:
-                times += (fetch_ns, *_times(batch, end))
-                used = [before, ready, *(event for _, begin, finish in spans for event in (begin, finish))]
-                pool += [event for event in used if event is not None]
-            self._failures = 0
+            if end.query():
+                self._waiting.popleft()
+                self._times.extend((key, *_times(before, ready, end, spans, known=known)))
+                self._pool.extend({before, ready})
+                self._pool.extend(event for _, *pair in spans for event in pair if event is not None)
+            elif len(self._waiting) > self._limit:
+                # Its events are never passed: others behind it may be.
+                self._waiting.popleft()
+                self._lose(key)
         except Exception:  # noqa: BLE001 - see above
-            if waiting and waiting[0][0] is batch:
-                waiting.popleft()
-            self._fail(fetch_ns)
+            self._drop(oldest)
 
-    def _lose(self, fetch_ns: int) -> None:
+    def _drop(self, batch: _Done) -> None:
+        """Do without a batch whose events fail."""
+        if self._waiting and self._waiting[0] is batch:
+            self._waiting.popleft()
+        self._count_failure()
+        self._lose(batch[2])
+
+    def _lose(self, key: int) -> None:
+        """Say of a batch that it was not timed."""
         self.lost += 1
-        self._times.extend((fetch_ns, -1, -1, -1))
+        self._times.extend((key, -1, -1, -1))
 
-    def _fail(self, fetch_ns: int) -> None:
-        self._open = None
-        self._lose(fetch_ns)
-        self._failures += 1
-        if self._failures >= _ERRORS and not self._off:
-            self._off = True
+    def _count_failure(self) -> None:
+        last = self._times[-2:-1]
+        # A batch that was timed since: told by what it left, rather than noted in every step.
+        self._failures = 1 if last and last[0] >= 0 else self._failures + 1
+        if self._failures == _ERRORS:
+            self.ready, self.done, self.leave, self._spans = self._in_a_step(_always)
+            self._capturing[0] = _always
             self._waiting.clear()
             _log.warning("trackperf: events on the device keep failing: it is not timed")
 
 
-def _times(batch: _Open, finished: Event) -> tuple[int, int, int]:
-    """Return exposed wait, time from fetch to body's end, and copies, of a batch that was passed."""
-    _, before, ready, first, fetched, spans = batch
-    body = ready.elapsed_time(finished)
+def _always() -> bool:
+    """Stand in for a capture that does not end: nothing is recorded or asked any more."""
+    return True
+
+
+def _times(
+    before: Event, ready: Event, end: Event, spans: Sequence[_Span], *, known: bool
+) -> tuple[float, float, float]:
+    """
+    Return exposed wait, the rest from fetch to body's end, and copies, of a batch that was passed.
+
+    Args:
+        before: end of the body before; `ready` itself where the time since was no fetch that can be told.
+
+        ready: when the batch was there.
+
+        end: end of its body.
+
+        spans: what was inside it.
+
+        known: whether the time before the body was a fetch that counts.
+    """
+    body = ready.elapsed_time(end)
     spent = [0.0, 0.0, 0.0]
     seen = [False, False, False]
-    for kind, begin, end in spans:
-        if end is None:
+    for kind, begin, finish in spans:
+        if finish is None:
             raise ValueError("a span has no end")
-        spent[kind] += begin.elapsed_time(end)
+        spent[kind] += begin.elapsed_time(finish)
         seen[kind] = True
-    wait = before.elapsed_time(ready) if before is not None else 0.0
-    known = not first and (before is not None if fetched else seen[DATA])
+    wait = before.elapsed_time(ready) if known else 0.0
     exposed = max(0.0, wait + spent[DATA])
-    total = max(0.0, wait + body - spent[PHASE])
     return (
-        round(exposed * 1e6) if known else -1,
-        round(total * 1e6),
-        round(spent[COPY] * 1e6) if seen[COPY] else -1,
+        exposed if known or seen[DATA] else -1,
+        max(0.0, wait + body - spent[PHASE] - exposed),
+        spent[COPY] if seen[COPY] else -1,
     )

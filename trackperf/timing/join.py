@@ -21,7 +21,7 @@ __all__ = ["DeviceJoin"]
 _HELD: Final = 3
 """Windows that wait for the device, at most."""
 
-_KEY, _EXPOSED, _TOTAL, _COPY = range(DEVICE_STRIDE)
+_EXPOSED, _REST, _COPY = range(1, DEVICE_STRIDE)
 
 
 class DeviceJoin:
@@ -35,11 +35,12 @@ class DeviceJoin:
         self.late = 0
         """Batches whose times came after their window was let go."""
         self._windows: deque[Window] = deque()
-        self._times: NDArray[np.int64] = np.empty((0, DEVICE_STRIDE), np.int64)
+        self._keys: NDArray[np.int64] = np.empty(0, np.int64)
+        self._times: NDArray[np.float64] = np.empty((0, DEVICE_STRIDE - 1), np.float64)
         self._gone_ns = -1
 
     def feed(
-        self, windows: Sequence[Window], times: Sequence[int], *, active: bool, final: bool = False
+        self, windows: Sequence[Window], times: Sequence[float], *, active: bool, final: bool = False
     ) -> list[Window]:
         """
         Take windows that closed and times that came, and return the windows that are complete.
@@ -47,7 +48,7 @@ class DeviceJoin:
         Args:
             windows: in order.
 
-            times: `DEVICE_STRIDE` integers a batch, in any order.
+            times: `DEVICE_STRIDE` numbers a batch, in any order.
 
             active: whether the device is timed at all; else windows pass as they are.
 
@@ -57,9 +58,12 @@ class DeviceJoin:
         if not active:
             return self._let_go(len(self._windows))
         if times:
-            new = np.array(times, np.int64).reshape(-1, DEVICE_STRIDE)
-            rows = np.concatenate((self._times, new))
-            self._times = rows[np.argsort(rows[:, _KEY], kind="stable")]
+            # Apart, since a clock that has run for months is more than a float can tell to the nanosecond.
+            keys = np.concatenate((self._keys, np.array(times[::DEVICE_STRIDE], np.int64)))
+            new = [times[place::DEVICE_STRIDE] for place in (_EXPOSED, _REST, _COPY)]
+            rows = np.concatenate((self._times, np.array(new, np.float64).T))
+            order = np.argsort(keys, kind="stable")
+            self._keys, self._times = keys[order], rows[order]
         self._give()
         if final:
             return self._let_go(len(self._windows))
@@ -72,7 +76,7 @@ class DeviceJoin:
 
     def _give(self) -> None:
         """Add to each window that waits the times of its batches."""
-        keys = self._times[:, _KEY]
+        keys = self._keys
         late = int(np.searchsorted(keys, self._gone_ns, side="left"))
         self.late += late
         used = late
@@ -80,7 +84,7 @@ class DeviceJoin:
             low, high = np.searchsorted(keys, (window.start_ns, window.end_ns), side="left")
             _add(window, self._times[low:high])
             used = max(used, int(high))
-        self._times = self._times[used:]
+        self._keys, self._times = keys[used:], self._times[used:]
 
     def _let_go(self, count: int) -> list[Window]:
         gone = [self._windows.popleft() for _ in range(count)]
@@ -89,12 +93,17 @@ class DeviceJoin:
         return gone
 
 
-def _add(window: Window, rows: NDArray[np.int64]) -> None:
-    window.device_seen += rows.shape[0]
-    known = rows[rows[:, _EXPOSED] >= 0]
-    window.device_batches += known.shape[0]
-    window.exposed_ns += int(known[:, _EXPOSED].sum())
-    window.device_ns += int(known[:, _TOTAL].sum())
-    copied = rows[rows[:, _COPY] >= 0]
-    window.copied_batches += copied.shape[0]
-    window.copied_ns += int(copied[:, _COPY].sum())
+def _add(window: Window, rows: NDArray[np.float64]) -> None:
+    exposed, rest, copy = rows.T
+    window.device_seen += exposed.size
+    known = exposed >= 0
+    window.device_batches += int(known.sum())
+    window.exposed_ns += _ns(exposed[known])
+    window.device_ns += _ns(exposed[known]) + _ns(rest[known])
+    copied = copy >= 0
+    window.copied_batches += int(copied.sum())
+    window.copied_ns += _ns(copy[copied])
+
+
+def _ns(milliseconds: NDArray[np.float64]) -> int:
+    return round(float(milliseconds.sum()) * 1e6)

@@ -110,7 +110,7 @@ class Drained:
     """trackperf's own time in the batches that were probed."""
     probes: int
     """How many were."""
-    device_times: list[int] = field(default_factory=list)
+    device_times: list[float] = field(default_factory=list)
     """Times of batches on the device."""
 
 
@@ -131,7 +131,7 @@ class Marks:
         self.events: list[int] = []
         self.phases: list[str] = []
         self.lost: list[Lost] = []
-        self.device_times: list[int] = []
+        self.device_times: list[float] = []
         """Times of batches on the device (`device.DEVICE_STRIDE`)."""
         self.device: DeviceTimeline | None = None
         """The device's clock, once it is in use."""

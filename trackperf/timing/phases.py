@@ -155,10 +155,11 @@ class Step:
         if marks.in_phase:
             return
         marks.owner = self
-        self._begin = begin = marks.clock()
+        self._begin = marks.clock()
         timeline = marks.device
         if timeline is not None:
-            timeline.ready(begin, False, False)
+            timeline.leave()
+            timeline.ready()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -173,13 +174,17 @@ class Step:
         if marks.owner is self:
             marks.owner = None
         if marks.device is not None:
-            marks.device.done()
+            if kind is None:
+                marks.device.done(begin)
+            else:
+                marks.device.leave()
         if kind is None:
             marks.batches.extend((begin, begin, end, self._samples, self._tokens, END))
         if end >= marks.wake_at or len(marks.batches) >= marks.limit:
             marks.wake(end)
-            if marks.device is None:
-                marks.find_device()
+            timeline = marks.device or marks.find_device()
+            if timeline is not None:
+                timeline.melt()
 
     def open_batch(self) -> Batch | None:
         """Return the step that runs now."""

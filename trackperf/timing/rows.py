@@ -160,6 +160,9 @@ class Rows:
 
     def _sound(self, rows: NDArray[np.int64], cover: Cover, seen_ns: int) -> NDArray[np.int64]:
         """Leave out what two threads mixed up (counted), and what was fetched inside a phase."""
+        times = rows[:, : _END + 1].ravel()
+        if not cover and times[0] >= seen_ns and bool((times[1:] >= times[:-1]).all()):
+            return rows
         begin, handed, end = rows[:, _BEGIN], rows[:, _HANDED], rows[:, _END]
         before = np.maximum.accumulate(np.concatenate(([seen_ns], end[:-1])))
         sound = (begin >= before) & (handed >= begin) & (end >= handed)
@@ -169,13 +172,17 @@ class Rows:
 
 
 def _steps(rows: NDArray[np.int64], ends: NDArray[np.int64], events: Events, cover: Cover) -> StepArrays:
-    begin, handed, end, flags = (rows[:, place].copy() for place in (_BEGIN, _HANDED, _END, _FLAGS))
-    wait = handed - begin - (cover.before(handed) - cover.before(begin))
+    begin, handed, end, samples, tokens, flags = rows.T.copy()
+    wait = handed - begin
+    if cover:
+        wait -= cover.before(handed) - cover.before(begin)
     first = (flags & FIRST) > 0
     passes = dict(zip(begin[first].tolist(), wait[first].tolist(), strict=True))
     _add_fetches(events.data, begin, end, flags, wait)
-    before_end = cover.before(end)
-    busy = end - begin - (before_end - cover.before(begin))
+    busy, before_end = end - begin, np.zeros(end.size, np.int64)
+    if cover:
+        before_end = cover.before(end)
+        busy -= before_end - cover.before(begin)
     starts = np.concatenate(([0], ends[:-1] + 1))
     return StepArrays(
         begin=begin[starts],
@@ -183,8 +190,8 @@ def _steps(rows: NDArray[np.int64], ends: NDArray[np.int64], events: Events, cov
         busy=np.add.reduceat(busy, starts),
         blocked=before_end[ends],
         first_batch=starts,
-        samples=rows[:, _SAMPLES],
-        tokens=rows[:, _TOKENS],
+        samples=samples,
+        tokens=tokens,
         flags=flags,
         wait=np.where(first, 0, wait),
         first_wait=np.where(first, wait, 0),
@@ -202,6 +209,8 @@ def _add_fetches(
     wait: NDArray[np.int64],
 ) -> None:
     """Give each fetch to the batch in or before whose body it lies; a batch begins with its first fetch."""
+    if not fetches:
+        return
     starts, stops = _arrays(fetches)
     place = np.searchsorted(end, starts, side="right")
     known = place < end.size
@@ -238,6 +247,10 @@ class Cover:
         self._starts, stops = _arrays(intervals)
         self._lengths = stops - self._starts
         self._sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(self._lengths)))
+
+    def __bool__(self) -> bool:
+        """Whether there is any interval."""
+        return bool(self._starts.size)
 
     def before(self, moments: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how much of the time before each moment is covered."""

@@ -175,6 +175,8 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
     flags = FETCHED | FIRST | (accumulate == 1)
     hold: list[T] = []
     device = marks.device or marks.find_device()
+    if device is not None:
+        device.leave()
     marks.owner = owner
     t0 = clock()
     marks.events.extend((2 * PASS, t0))
@@ -182,7 +184,7 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
         for batch in loader:
             t1 = clock()
             if device is not None:
-                device.ready(t0, flags & FIRST > 0)
+                device.ready()
             if outer:
                 marks.interval(DATA, t0, t1)
                 t0 = t1
@@ -206,14 +208,16 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
             yield hold.pop()
             t2 = clock()
             handed_out = False
-            if device is not None:
-                device.done()
             if marks.owner is owner:
+                if device is not None:
+                    device.done(t0)
                 batches += (t0, t1, t2, samples, tokens, flags)
                 outer = False
             else:
                 outer = True
                 marks.reclaim(owner)
+                if device is not None:
+                    device.leave()
             if accumulate == 1:
                 flags = FETCHED | END
             else:
@@ -223,6 +227,8 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
                 marks.wake(t2)
                 probe = _PROBES
                 device = marks.device or marks.find_device()
+                if device is not None:
+                    device.melt()
             if probe:
                 probe -= 1
                 marks.cost_ns += clock() - t2
@@ -231,13 +237,13 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
     except GeneratorExit:
         # The body ended in `break`, or the iterator was dropped: a body that ran is a step.
         if handed_out and marks.owner is owner:
-            batches += (t0, t1, clock(), samples, tokens, flags)
             if device is not None:
-                device.done()
+                device.done(t0)
+            batches += (t0, t1, clock(), samples, tokens, flags)
         raise
     finally:
         if marks.owner is owner:
             marks.owner = None
         if device is not None:
-            device.end_pass()
+            device.leave()
         marks.events.extend((2 * PASS + 1, clock()))
