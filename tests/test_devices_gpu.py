@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from nvml_sim.fixtures import Simulate
 
 pytest_plugins = ["nvml_sim.fixtures"]
-pytest.importorskip("pynvml")
+pynvml: Any = pytest.importorskip("pynvml")
+
+
+def _no_library() -> None:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
 
 class Readers:
@@ -98,6 +102,18 @@ def test_nothing_before_start_and_after_close(simulate: Simulate, readers: Reade
     assert sim.calls("nvmlShutdown") == 1
     readings.start()
     assert readings.describe()
+
+
+def test_no_driver_needs_no_thread(monkeypatch: pytest.MonkeyPatch, readers: Readers) -> None:
+    """Where no driver is found the thread ends by itself, and every question is answered at once."""
+    monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", _no_library)
+    readings = readers(answer_s=60.0)
+    readings.start()
+    for thread in threads():
+        thread.join(20.0)
+    assert not threads()
+    assert (readings.read(0, 10**9), readings.describe()) == ({}, [])
+    assert "no NVIDIA driver was found" in readings.absent()["perf/gpu_util_pct"]
 
 
 def test_close_does_not_wait_for_the_next_poll(simulate: Simulate, readers: Readers) -> None:

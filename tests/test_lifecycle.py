@@ -152,7 +152,7 @@ class TestSignals:
             if place == 50:
                 print("ready", flush=True)
                 while True:
-                    signal.pause()
+                    time.sleep(0.05)
         """
 
     @pytest.mark.parametrize("repeat", [1, 2])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["BARE", "Costs", "Row", "Sizes", "in_turns", "median", "median_ratio"]
+__all__ = ["BARE", "Costs", "Row", "Sizes", "between", "in_turns", "median", "median_ratio"]
 
 BARE: Final = "bare loop"
 """The row that is taken off all others."""
@@ -79,6 +79,32 @@ def in_turns(rows: Sequence[Row], repeats: int, clock: Callable[[], int] = time.
             for name, ns in spent.items():
                 costs[name].append(ns if name == BARE else ns - spent[BARE])
     return costs
+
+
+def between(
+    bare: Row, row: Row, repeats: int, clock: Callable[[], int] = time.perf_counter_ns
+) -> tuple[list[float], list[float]]:
+    """
+    Return nanoseconds a step of a bare loop, and what another loop took more than the bare ones around it.
+
+    Steps of half a millisecond vary by a tenth from one second to the next on a shared machine, which is more
+    than what is looked for: each turn is held against the turns just before and just after it.
+
+    Args:
+        bare: the loop that is taken off.
+
+        row: the loop to measure.
+
+        repeats: how many repeats count; one more comes first and does not.
+
+        clock: what to measure with.
+    """
+    bares, more = [_one(bare, clock)], []
+    for _ in range(repeats + 1):
+        spent = _one(row, clock)
+        bares.append(_one(bare, clock))
+        more.append(spent - (bares[-2] + bares[-1]) / 2)
+    return bares, more[1:]
 
 
 def median(costs: Mapping[str, Sequence[float]], name: str) -> float:

@@ -110,7 +110,7 @@ class GpuReadings:
 
 
 class _Worker:
-    """The thread, and how it is asked."""
+    """The thread, and how it is asked; where there is no driver it ends, and whoever asks is told at once."""
 
     def __init__(self, sampler: Sampler, answer_s: float) -> None:
         self.pid = os.getpid()
@@ -118,6 +118,7 @@ class _Worker:
         self._answer_s = answer_s
         self._requests: queue.SimpleQueue[Callable[[Sampler], None] | None] = queue.SimpleQueue()
         self._late: threading.Event | None = None
+        self._over = False
         self._complained: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="trackperf-gpu", daemon=True)
 
@@ -138,6 +139,8 @@ class _Worker:
                 done.set()
 
         self._requests.put(answer)
+        if self._over:
+            self._answer_all()
         if not done.wait(self._answer_s):
             self._late = done
             self._complain("slow", f"the NVIDIA driver did not answer within {self._answer_s:g} s")
@@ -150,7 +153,7 @@ class _Worker:
 
     def _run(self) -> None:
         self._guarded(lambda sampler: sampler.poll())
-        while True:
+        while not self._sampler.hopeless:
             request: Any = None
             try:
                 request = self._requests.get(timeout=self._sampler.period_s)
@@ -158,9 +161,19 @@ class _Worker:
                 self._guarded(lambda sampler: sampler.poll())
                 continue
             if request is None:
-                break
+                self._guarded(lambda sampler: sampler.close())
+                return
             self._guarded(request)
-        self._guarded(lambda sampler: sampler.close())
+        self._over = True
+        self._answer_all()
+
+    def _answer_all(self) -> None:
+        """Answer what waits, when there is no driver that could hold anybody up."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                request = self._requests.get_nowait()
+                if request is not None:
+                    self._guarded(request)
 
     def _guarded(self, work: Callable[[Sampler], None]) -> None:
         try:

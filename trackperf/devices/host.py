@@ -152,15 +152,16 @@ def _used_between(before: dict[int, tuple[float, float]], after: dict[int, tuple
 def _measure(process: psutil.Process) -> tuple[float, float, int] | None:
     """Return a process's own CPU seconds, those of its children that ended, and its resident bytes."""
     try:
+        if process.pid == os.getpid():
+            mine = os.times()  # no file to read, and psutil has no number for children on macOS
+            rss = process.memory_info().rss
+            return mine.user + mine.system, mine.children_user + mine.children_system, rss
         with process.oneshot():
             times = process.cpu_times()
             rss = process.memory_info().rss
     except _GONE:
         return None
     children = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-    if process.pid == os.getpid():
-        mine = os.times()  # psutil has no number for children on macOS
-        children = mine.children_user + mine.children_system
     return times.user + times.system, children, rss
 
 

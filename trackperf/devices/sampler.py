@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trackperf.devices.facts import DeviceFacts
 
-__all__ = ["GPU_HEADLINE", "GPU_KEYS", "Sampler"]
+__all__ = ["GPU_HEADLINE", "GPU_KEYS", "GPU_SPREAD", "Sampler"]
 
 GPU_HEADLINE: Final = {
     "perf/gpu_util_pct": "util_pct",
@@ -30,7 +30,14 @@ GPU_HEADLINE: Final = {
 }
 """Headline series, and what of each device they are the mean of."""
 
-GPU_KEYS: Final = {**GPU_HEADLINE, **{f"perf_gpu/{name}": name for name in GPU_DETAILS}}
+GPU_SPREAD: Final = ("perf_gpu/util_samples", "perf_gpu/util_min_pct", "perf_gpu/util_max_pct")
+"""What the mean of utilisation is of, over all devices: how many values, the least, the most."""
+
+GPU_KEYS: Final = {
+    **GPU_HEADLINE,
+    **{f"perf_gpu/{name}": name for name in GPU_DETAILS},
+    **dict.fromkeys(GPU_SPREAD, "util_pct"),
+}
 """Every series, but those of single devices."""
 
 _log: Final = logging.getLogger("trackperf")
@@ -83,6 +90,11 @@ class Sampler:
         often = any(seat.meter is not None and seat.meter.wants_often for seat in self._seats)
         return _OFTEN_S if often else _PERIOD_S
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether there is no driver to read from, and none will come."""
+        return self._session.state == "unsupported"
+
     def poll(self) -> None:
         """Read what is due."""
         if not self._begin():
@@ -120,7 +132,17 @@ class Sampler:
             for index, values in found.items():
                 if name in values:
                     series[f"perf_gpu{index}/{name}"] = values[name]
-        return series
+        return series | self._util_spread(found)
+
+    def _util_spread(self, found: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+        """Return between what the utilisation lay whose mean a window has."""
+        known = [seat.util_spread for seat in self._seats if "util_pct" in found[seat.index]]
+        spreads = [one for one in known if one is not None]
+        if not spreads:
+            return {}
+        counted = sum(one.samples for one in spreads)
+        extremes = (min(one.least for one in spreads), max(one.most for one in spreads))
+        return dict(zip(GPU_SPREAD, (float(counted), *extremes), strict=True))
 
     def absent(self) -> dict[str, str]:
         """
