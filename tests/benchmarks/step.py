@@ -7,6 +7,7 @@ import statistics
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.events import CALLS, TIMED, timed_rows, timed_run
 from benchmarks.loops import Loader, NothingSink, begin, own_rows
 from benchmarks.peers import LIGHTNING, ONE_LOGGER, peer_rows
 from benchmarks.rows import in_turns, median, median_ratio
@@ -29,11 +30,12 @@ def step_costs(report: Report, folder: Path, sizes: Sizes) -> Row | None:
     section = "A step in the training thread: its CPU time, the bare loop taken off"
     loader = Loader()
     quiet, written = begin(NothingSink(), folder), begin("tensorboard", folder)
+    timed = timed_run(folder)
     peers = peer_rows(loader, folder, sizes, report)
-    rows = own_rows(loader, quiet, written, sizes) + peers
+    rows = own_rows(loader, quiet, written, sizes) + timed_rows(loader, timed, sizes) + peers
     costs = in_turns(rows, sizes.repeats)
-    quiet.finish()
-    written.finish()
+    for perf in (quiet, written, timed):
+        perf.finish()
     for row in rows:
         report.figure(section, row.name, median(costs, row.name) / 1e3, "us")
     _floors(report, costs)
@@ -48,6 +50,11 @@ def _floors(report: Report, costs: Costs) -> None:
         report.at_most("perf.steps: share of Lightning's update + compute", share, 0.35, "x")
     report.at_most(
         "perf.steps: with TensorBoard, times without", median_ratio(costs, _WRITTEN, _OURS), 1.25, "x"
+    )
+    own = [timed - calls for timed, calls in zip(costs[TIMED], costs[CALLS], strict=True)]
+    device = median_ratio({TIMED: own, _OURS: costs[_OURS]}, TIMED, _OURS)
+    report.at_most(
+        "perf.steps: with a device timed, its events' calls taken off, times without", device, 2.0, "x"
     )
     phase = median_ratio(costs, "with perf.phase(...)", "reused stopwatch")
     report.at_most("perf.phase: times a reused stopwatch", phase, 2.2, "x")
