@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,11 +98,33 @@ class TestImport:
         code = (
             "import sys, threading, trackperf; "
             "heavy = {'torch', 'numpy', 'tensorboard', 'pandas', 'rich', 'typer', 'psutil', 'pynvml', "
-            "'wandb', 'mlflow', 'trackperf_tensorboard'}; "
+            "'wandb', 'mlflow', 'filelock', 'trackperf_tensorboard'}; "
             "print(sorted(heavy & set(sys.modules)), threading.active_count())"
         )
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert out.stdout == "[] 1\n"
+
+    def test_a_readers_question_imports_no_other_tracker(self, tmp_path: Path) -> None:
+        """Runs in local files are found and read without MLflow and W&B, which take seconds to import."""
+        code = (
+            "import sys, trackperf\n"
+            "from trackperf.registry import find_runs, read_run\n"
+            "perf = trackperf.init(sink='jsonl', name='a')\n"
+            "for _ in perf.steps([1, 2], samples=1): pass\n"
+            "perf.finish()\n"
+            "read_run('runs/a')\n"
+            "print(find_runs('runs'), find_runs('nothing'), sorted({'mlflow', 'wandb'} & set(sys.modules)))"
+        )
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+        out = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+            env=environ,
+        )
+        assert out.stdout == "['jsonl:runs/a'] [] []\n"
 
     def test_a_run_imports_no_torch(self, tmp_path: Path) -> None:
         """A run whose script has no torch brings none in, and neither does the TensorBoard sink."""

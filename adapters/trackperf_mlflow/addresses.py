@@ -12,7 +12,9 @@ Behind each but a run may stand `?` and a filter of MLflow's: `EXPERIMENT?tags.m
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -90,7 +92,12 @@ def _named(store: str) -> str | None:
     return f"sqlite:///{path}" if is_tracking_database(path) else None
 
 
-def _usual() -> str:
+def _usual() -> str | None:
+    """Return the store that MLflow is set to; None where it would have to make one first."""
+    told = any(os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "DATABRICKS_RUNTIME_VERSION"))
+    unset = "mlflow" not in sys.modules and not told
+    if unset and not any(Path(name).exists() for name in ("mlflow.db", "mlruns")):
+        return None  # without MLflow's import, which takes seconds
     import mlflow
 
     return absolute(str(mlflow.get_tracking_uri()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from typing import TYPE_CHECKING
 
 from trackperf.errors import MissingDependencyError, SinkError
@@ -13,7 +14,18 @@ from trackperf_mlflow.uris import DATABASES, scheme_of
 if TYPE_CHECKING:
     from trackperf_mlflow.api import Api, Deadlines
 
-__all__ = ["connect", "require"]
+__all__ = ["connect", "installed", "require"]
+
+
+def installed(user: str) -> None:
+    """
+    Make sure that MLflow is there, without importing it: that takes seconds.
+
+    Raises:
+        MissingDependencyError: MLflow is not installed.
+    """
+    if "mlflow" not in sys.modules and importlib.util.find_spec("mlflow") is None:
+        raise MissingDependencyError(user=user, package="mlflow", extra="mlflow")
 
 
 def require(user: str, tracking_uri: str | None = None) -> None:

@@ -8,7 +8,7 @@ from trackperf.errors import ReadError, SinkError, UnavailableError
 from trackperf_mlflow.addresses import Address, parse, run_address
 from trackperf_mlflow.api import Deadlines, RefusedError
 from trackperf_mlflow.assembly import assemble
-from trackperf_mlflow.connecting import connect, require
+from trackperf_mlflow.connecting import connect, installed, require
 from trackperf_mlflow.joining import RUN_ID
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class MlflowReader:
         Raises:
             MissingDependencyError: `mlflow` is not installed.
         """
-        require("the MLflow reader")
+        installed("the MLflow reader")
         self._deadlines = deadlines or Deadlines(answer_s=60.0)
 
     def find(self, address: str) -> Sequence[str]:

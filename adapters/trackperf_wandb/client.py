@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import importlib
+import importlib.util
 import logging
 import netrc
 import os
@@ -24,7 +24,7 @@ from trackperf_wandb.rows import tags_of
 if TYPE_CHECKING:
     from trackperf.record import RunInfo
 
-__all__ = ["Options", "begin", "live_run", "mode_of", "require", "require_key", "start_service"]
+__all__ = ["Options", "begin", "installed", "live_run", "mode_of", "require", "require_key", "start_service"]
 
 _log = logging.getLogger("trackperf")
 
@@ -48,6 +48,17 @@ class Options:
     entity: str | None = None
     group: str | None = None
     job_type: str | None = None
+
+
+def installed(user: str) -> None:
+    """
+    Make sure that W&B's package is there, without importing it.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    if "wandb" not in sys.modules and importlib.util.find_spec("wandb") is None:
+        raise MissingDependencyError(user=user, package="wandb", extra="wandb")
 
 
 def require(user: str) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trackperf.errors import ReadError
-from trackperf_wandb.client import require
+from trackperf_wandb.client import installed, require
 from trackperf_wandb.files import file_of, read_file, run_folders, sessions_of
 from trackperf_wandb.parts import Part, history_of
 
@@ -41,8 +41,8 @@ class WandbReader:
         Raises:
             MissingDependencyError: `wandb` is not installed.
         """
-        wandb = require("the W&B reader")
-        self._api = api or wandb.Api
+        installed("the W&B reader")
+        self._api = api or _api
 
     def find(self, address: str) -> Sequence[str]:
         """
@@ -109,3 +109,7 @@ class WandbReader:
             raise ReadError(f"W&B's server does not give the run {address!r}: {error}") from error
         problems = [] if part.exit_code is not None else [f"the run has not ended well: it is {run.state}"]
         return history_of([part], address, problems)
+
+
+def _api() -> Any:
+    return require("the W&B reader").Api()
