@@ -72,7 +72,9 @@ def begin(sink: str | Sink, folder: Path, interval_s: float | None = None) -> Co
     return trackperf.init(sink=sink, dir=folder, interval_s=interval_s, progress=False, enabled=True)
 
 
-def own_rows(loader: Loader, quiet: Collector, written: Collector, sizes: Sizes) -> list[Row]:
+def own_rows(
+    loader: Loader, quiet: Collector, written: Collector, away: Collector, hanging: Collector, sizes: Sizes
+) -> list[Row]:
     """
     Return the rows that need no other package: the floor's and trackperf's.
 
@@ -83,6 +85,10 @@ def own_rows(loader: Loader, quiet: Collector, written: Collector, sizes: Sizes)
 
         written: a run that TensorBoard's event file is written of.
 
+        away: a run whose tracker cannot be reached.
+
+        hanging: a run whose tracker does not come back from a call.
+
         sizes: how much to measure.
     """
     steps = sizes.of(50_000)
@@ -90,6 +96,8 @@ def own_rows(loader: Loader, quiet: Collector, written: Collector, sizes: Sizes)
         *_floor_rows(loader, steps),
         _steps_row("perf.steps(loader)", loader, quiet, steps),
         _steps_row("perf.steps(loader), TensorBoard", loader, written, steps),
+        _steps_row("perf.steps(loader), tracker away", loader, away, steps, settled=False),
+        _steps_row("perf.steps(loader), tracker hangs", loader, hanging, steps, settled=False),
         *_phase_rows(loader, quiet, sizes.of(8_000)),
     ]
 
@@ -117,12 +125,16 @@ def _floor_rows(loader: Loader, steps: int) -> list[Row]:
     ]
 
 
-def _steps_row(name: str, loader: Loader, perf: Collector, steps: int) -> Row:
+def _steps_row(name: str, loader: Loader, perf: Collector, steps: int, *, settled: bool = True) -> Row:
     def run(n: int) -> None:
         for _ in perf.steps(loader.of(n)):
             pass
 
-    return Row(name=name, run=run, steps=steps, settle=perf.flush)
+    def settle() -> None:
+        # A tracker that is not there is not waited for: a tenth of a second is enough for our own part.
+        perf.flush(30.0 if settled else 0.1)
+
+    return Row(name=name, run=run, steps=steps, settle=settle)
 
 
 def _phase_rows(loader: Loader, perf: Collector, steps: int) -> list[Row]:

@@ -12,6 +12,8 @@ from benchmarks.loops import Loader, NothingSink, begin, own_rows
 from benchmarks.peers import LIGHTNING, ONE_LOGGER, peer_rows
 from benchmarks.rows import in_turns, median, median_ratio
 
+from trackperf.testing import AwaySink, StallingSink
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -30,11 +32,13 @@ def step_costs(report: Report, folder: Path, sizes: Sizes) -> Row | None:
     section = "A step in the training thread: its CPU time, the bare loop taken off"
     loader = Loader()
     quiet, written = begin(NothingSink(), folder), begin("tensorboard", folder)
-    timed = timed_run(folder)
+    stall, timed = StallingSink(), timed_run(folder)
+    away, hanging = begin(AwaySink(), folder), begin(stall, folder)
     peers = peer_rows(loader, folder, sizes, report)
-    rows = own_rows(loader, quiet, written, sizes) + timed_rows(loader, timed, sizes) + peers
+    rows = own_rows(loader, quiet, written, away, hanging, sizes) + timed_rows(loader, timed, sizes) + peers
     costs = in_turns(rows, sizes.repeats)
-    for perf in (quiet, written, timed):
+    stall.release.set()
+    for perf in (quiet, written, timed, away, hanging):
         perf.finish()
     for row in rows:
         report.figure(section, row.name, median(costs, row.name) / 1e3, "us")
@@ -51,6 +55,9 @@ def _floors(report: Report, costs: Costs) -> None:
     report.at_most(
         "perf.steps: with TensorBoard, times without", median_ratio(costs, _WRITTEN, _OURS), 1.25, "x"
     )
+    for name in ("tracker away", "tracker hangs"):
+        times = median_ratio(costs, f"perf.steps(loader), {name}", _OURS)
+        report.at_most(f"perf.steps: {name}, times without", times, 1.25, "x")
     own = [timed - calls for timed, calls in zip(costs[TIMED], costs[CALLS], strict=True)]
     device = median_ratio({TIMED: own, _OURS: costs[_OURS]}, TIMED, _OURS)
     report.at_most(
