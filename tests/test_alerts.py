@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trackperf.record import Alert
 
 DATA = "perf/data_pct"
+LOADER = build_rules()[0]
 
 
 class Bench:
@@ -29,9 +30,7 @@ class Bench:
         self.now_ns = 0
         self.step = 0
         self.said: list[Alert] = []
-        self.engine = AlertEngine(
-            rules or build_rules(), clock=lambda: self.now_ns, min_window_s=min_window_s
-        )
+        self.engine = AlertEngine(rules or [LOADER], clock=lambda: self.now_ns, min_window_s=min_window_s)
 
     def window(self, values: Mapping[str, float], steps: int = 20) -> list[Alert]:
         """Judge one window, two seconds after the last."""
@@ -90,10 +89,24 @@ def test_cause_without_step_time() -> None:
 
 
 def test_flags_from_the_first_window() -> None:
-    """Every rule has its 0 before anything was judged, and without rules there is no series."""
-    assert Bench().engine.flags() == {"perf_alert/loader_latency": 0.0, "perf_alert/active": 0.0}
+    """A rule has its 0 from the first window that has its inputs, however short, and none without them."""
+    bench = Bench(*build_rules())
+    assert bench.engine.flags() == {}
+    bench.window({"perf/step_ms": 1.0}, steps=1)
+    assert bench.engine.flags() == {"perf_alert/throughput_drop": 0.0, "perf_alert/active": 0.0}
+    bench.window({"perf/step_ms": 1.0, DATA: 1.0}, steps=1)
+    assert bench.engine.flags()["perf_alert/loader_latency"] == 0
+    assert set(bench.engine.abstained) == {rule.name for rule in build_rules()} - {
+        "loader_latency",
+        "throughput_drop",
+    }
+    assert "perf_gpu/mem_used_pct is not measured" in bench.engine.abstained["gpu_memory"]
     assert AlertEngine([]).flags() == {}
-    assert set(Bench().engine.flags()) <= set(CATALOGUE)
+
+
+def test_every_flag_is_in_the_catalogue() -> None:
+    """Each shipped rule has its row."""
+    assert {f"perf_alert/{rule.name}" for rule in build_rules()} <= set(CATALOGUE)
 
 
 def test_clears_after_three_windows() -> None:
@@ -261,7 +274,7 @@ def test_failing_texts_do_not_cost_the_alert(caplog: pytest.LogCaptureFixture) -
 def test_advice_comes_from_the_caller() -> None:
     """What the caller writes is the advice; when it has nothing to say, the rule's own stands."""
     for text, expected in (("Set num_workers=4", "Set num_workers=4"), ("", "more")):
-        engine = AlertEngine([rule(advice=lambda _: "more")])
+        engine = AlertEngine([rule(advice=lambda *_: "more")])
         said: list[Alert] = []
         for _ in range(3):
             said += engine.judge(
@@ -291,9 +304,12 @@ def test_true_trouble_is_raised_within_five_windows() -> None:
 
 
 def test_judging_is_cheap() -> None:
-    """A window costs far less than 200 us."""
-    bench = Bench()
-    values = {**dict.fromkeys(CATALOGUE, 1.0), DATA: 12.0, "perf/step_ms": 100.0}
+    """All rules over a window of eight GPUs cost less than 200 us."""
+    bench = Bench(*build_rules())
+    gpus = {
+        f"perf_gpu{gpu}/{key[9:]}": 1.0 for gpu in range(8) for key in CATALOGUE if key[:9] == "perf_gpu/"
+    }
+    values = {**dict.fromkeys(CATALOGUE, 1.0), **gpus, DATA: 12.0, "perf/step_ms": 100.0}
     rounds = []
     for _ in range(5):
         begin = time.thread_time_ns()
@@ -305,18 +321,22 @@ def test_judging_is_cheap() -> None:
 
 def test_settings_choose_the_rules() -> None:
     """None and True give the shipped rules, False none, a name with False all but that."""
-    (shipped,) = build_rules(None)
-    assert (shipped.name, shipped.threshold, shipped.clear, shipped.windows) == ("loader_latency", 10, 8, 3)
-    assert build_rules(True) == build_rules({}) == build_rules({"loader_latency": True}) == [shipped]
-    assert build_rules(False) == build_rules({"loader_latency": False}) == []
+    shipped = build_rules(None)
+    first = shipped[0]
+    assert (first.name, first.threshold, first.clear, first.windows) == ("loader_latency", 10, 8, 3)
+    assert build_rules(True) == build_rules({}) == build_rules({"loader_latency": True}) == shipped
+    assert build_rules({"loader_latency": False}) == shipped[1:]
+    assert build_rules(False) == []
 
 
 def test_settings_change_a_rule() -> None:
     """Overrides change what they name; a new threshold takes the clear level along."""
-    (changed,) = build_rules({"loader_latency": {"threshold": 20, "windows": 5}})
+    changed = build_rules({"loader_latency": {"threshold": 20, "windows": 5}})[0]
     assert (changed.threshold, changed.clear, changed.windows, changed.clear_windows) == (20, 16.0, 5, 3)
-    (own,) = build_rules({"loader_latency": {"threshold": 20, "clear": 19, "cooldown_s": 0}})
+    own = build_rules({"loader_latency": {"threshold": 20, "clear": 19, "cooldown_s": 0}})[0]
     assert (own.clear, own.cooldown_s) == (19, 0)
+    high = {rule.name: rule for rule in build_rules({"gpu_underused": {"threshold": 99}})}["gpu_underused"]
+    assert high.threshold < high.clear < 100
 
 
 @pytest.mark.parametrize(

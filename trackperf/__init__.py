@@ -135,7 +135,8 @@ def init(
         baseline: an older run to compare with; not in this version.
 
         alerts: False for none, or by rule False or its thresholds, such as
-            `{"loader_latency": {"threshold": 20}}`.
+            `{"loader_latency": {"threshold": 20}}`, or a rule of your own, such as
+            `{"hungry": "perf/data_pct > 15 for 5 windows"}`.
 
         on_alert: called with every `Alert`, on a thread of its own.
 

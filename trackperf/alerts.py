@@ -10,74 +10,35 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from trackperf.metrics import CATALOGUE
+from trackperf.pool import Pool
 from trackperf.record import Alert
-from trackperf.rules import SHIPPED, Rule, build_rules
+from trackperf.rule import Rule, Side, Values
+from trackperf.rules import SHIPPED, build_rules
+from trackperf.standing import State, advance, excess_of
+from trackperf.steady import Steady
 from trackperf.text import duration, number
 
 __all__ = ["SHIPPED", "Advise", "AlertEngine", "Rule", "build_rules"]
 
-Advise: TypeAlias = Callable[[Rule, Mapping[str, float]], str]
-"""Writes the advice for a rule that is raised, from the values of the window."""
+Advise: TypeAlias = Callable[[Rule, Values, Steady], str]
+"""Writes the advice for a rule that is raised, from the window's values and what is usual in the run."""
 
 _LOG: Final = logging.getLogger("trackperf")
+_NOT_USED: Final = "the training does not use the GPU that is read"
 
 
-@dataclass(slots=True)
-class _State:
-    """Where one rule stands."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """A window as the rules see it."""
 
-    raised: bool = False
-    row: int = 0
-    """Windows so far towards the next change."""
-
-    excess: float = 0.0
-    """Sum over the row of how far its windows lie beyond the threshold."""
-
-    steps: int = 0
-    since_ns: int = 0
-    told: bool = False
-    """Whether the present alert was handed out."""
-
-    quiet_until_ns: int | None = None
-    untold: int = 0
-    """Alerts that came and went within the cooldown since the last one handed out."""
-
-    def restart(self) -> None:
-        self.row, self.excess, self.steps = 0, 0.0, 0
-
-
-class _Pool:
-    """Puts short windows together: one step between two evaluations is not judged as two seconds are."""
-
-    def __init__(self, least_s: float) -> None:
-        self._least_s = least_s
-        self._held: list[tuple[Mapping[str, float], int, float]] = []
-
-    def add(self, values: Mapping[str, float], steps: int) -> tuple[Mapping[str, float], int] | None:
-        """Return the values and steps to judge now; None while too little has come together."""
-        if steps < 1:
-            return None
-        seconds = values.get("perf/step_ms", math.nan) * steps / 1e3
-        if not math.isfinite(seconds):
-            return values, steps
-        self._held.append((values, steps, seconds))
-        if sum(held[2] for held in self._held) < self._least_s:
-            return None
-        held, self._held = self._held, []
-        return (values, steps) if len(held) == 1 else (_merged(held), sum(part[1] for part in held))
-
-
-def _merged(parts: list[tuple[Mapping[str, float], int, float]]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    weights: dict[str, float] = {}
-    for values, steps, seconds in parts:
-        for key, value in values.items():
-            if math.isfinite(value):
-                # A time per step is weighted by steps; a share or a rate by time.
-                weight = steps if key.endswith("_ms") else max(seconds, 1e-9)
-                sums[key] = sums.get(key, 0.0) + value * weight
-                weights[key] = weights.get(key, 0.0) + weight
-    return {key: total / weights[key] for key, total in sums.items()}
+    values: Values
+    steps: int
+    step: int
+    wall_time: float
+    now_ns: int
+    used: bool
+    """Whether the training uses the device that was read."""
+    advise: Advise | None
 
 
 class AlertEngine:
@@ -96,6 +57,7 @@ class AlertEngine:
         *,
         clock: Callable[[], int] = time.monotonic_ns,
         min_window_s: float = 0.5,
+        uses_device: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         Args:
@@ -104,10 +66,14 @@ class AlertEngine:
             clock: monotonic nanoseconds, for cooldowns.
 
             min_window_s: windows shorter than this are put together with those that follow.
+
+            uses_device: whether the training uses the device whose readings are among the values.
         """
-        self._states = [(rule, _State()) for rule in rules]
+        self._states = [(rule, State()) for rule in rules]
         self._clock = clock
-        self._pool = _Pool(min_window_s)
+        self._pool = Pool(min_window_s)
+        self._uses_device = uses_device
+        self._steady = Steady()
         self._complained: set[str] = set()
 
     def judge(
@@ -133,64 +99,106 @@ class AlertEngine:
 
             advise: writes the advice; where it is missing, fails or returns nothing, the rule's own stands.
         """
+        used = self._uses_device()
+        self._see(values, used=used)
         ready = self._pool.add(values, steps)
         if ready is None:
             return []
-        window, covered = ready
-        now_ns = self._clock()
-        alerts: list[Alert] = []
-        for rule, state in self._states:
-            value = window.get(rule.key)
-            if value is None or not math.isfinite(value):
-                continue
-            cleared = _advance(rule, state, value, covered, now_ns)
-            if state.raised and not state.told and rule.excess(value) > 0:
-                if state.quiet_until_ns is None or now_ns >= state.quiet_until_ns:
-                    alerts.append(
-                        self._raised(rule, state, window, step=step, wall_time=wall_time, advise=advise)
-                    )
-            elif cleared and state.told:
-                raised_s = (now_ns - state.since_ns) / 1e9
-                alerts.append(_cleared(rule, value, step=step, wall_time=wall_time, raised_s=raised_s))
-                state.told = False
-                state.quiet_until_ns = now_ns + round(rule.cooldown_s * 1e9)
-            elif cleared:
-                state.untold += 1
-        return alerts
+        window = _Judged(
+            values=_finite(ready[0]),
+            steps=ready[1],
+            step=step,
+            wall_time=wall_time,
+            now_ns=self._clock(),
+            used=used,
+            advise=advise,
+        )
+        alerts = (self._by_rule(rule, state, window) for rule, state in self._states)
+        found = [alert for alert in alerts if alert is not None]
+        self._steady.add(window.values)
+        return found
 
     def flags(self) -> dict[str, float]:
-        """Return `perf_alert/<rule>` (1 while raised, else 0) and `perf_alert/active`, if there are rules."""
-        flags = {f"perf_alert/{rule.name}": float(state.raised) for rule, state in self._states}
+        """Return `perf_alert/<rule>` of rules with inputs, 1 while raised, and `perf_alert/active`."""
+        flags = {f"perf_alert/{rule.name}": float(state.raised) for rule, state in self._states if state.able}
         return {**flags, "perf_alert/active": sum(flags.values())} if flags else {}
 
-    def _raised(
-        self,
-        rule: Rule,
-        state: _State,
-        window: Mapping[str, float],
-        *,
-        step: int,
-        wall_time: float,
-        advise: Advise | None,
-    ) -> Alert:
-        value = window[rule.key]
-        cause = self._written(rule, "cause", lambda: rule.cause(window))
-        cause = (
-            cause
-            or f"{_title(rule)} is {_amount(rule, value)} ({rule.direction} {_amount(rule, rule.threshold)})"
+    @property
+    def abstained(self) -> dict[str, str]:
+        """Rules without a flag so far, each with the reason."""
+        return {rule.name: state.abstains for rule, state in self._states if not state.able}
+
+    def _see(self, values: Values, *, used: bool) -> None:
+        """Note which rules have their inputs here."""
+        for rule, state in self._states:
+            if state.able:
+                continue
+            inputs = rule.inputs or (rule.key,)
+            if rule.of_device and not used:
+                state.abstains = _NOT_USED
+            elif any(key in values for key in inputs):
+                state.able = True
+            else:
+                state.abstains = f"{inputs[0]} is not measured"
+
+    def _by_rule(self, rule: Rule, state: State, window: _Judged) -> Alert | None:
+        reading = self._reading(rule, state, window)
+        if isinstance(reading, str):
+            state.abstains = reading
+            return None
+        value, side = reading
+        cleared = advance(
+            rule,
+            state,
+            value,
+            side,
+            steps=window.steps,
+            now_ns=window.now_ns,
+            loud=rule.louder(window.values),
         )
+        if state.raised and not state.told and excess_of(rule, value, side) > 0:
+            if state.quiet_until_ns is None or window.now_ns >= state.quiet_until_ns:
+                return self._raised(rule, state, window, value)
+        elif cleared and state.told:
+            state.told = False
+            state.quiet_until_ns = window.now_ns + round(rule.cooldown_s * 1e9)
+            return _cleared(rule, state, window, value)
+        elif cleared:
+            state.untold += 1
+        return None
+
+    def _reading(self, rule: Rule, state: State, window: _Judged) -> tuple[float, Side] | str:
+        """Return the value and what other inputs make of it, or why the window is passed over."""
+        if rule.of_device and not window.used:
+            return _NOT_USED
+        try:
+            value = rule.value(window.values, self._steady)
+            side = value if isinstance(value, str) else rule.side(window.values, self._steady, state.raised)
+        except Exception:  # noqa: BLE001 - a rule of the user's own may do anything
+            self._complain(rule, "condition")
+            return "its condition could not be judged"
+        if isinstance(value, str) or isinstance(side, str):
+            return str(side)
+        return (value, side) if math.isfinite(value) else f"{rule.key} is not finite"
+
+    def _raised(self, rule: Rule, state: State, window: _Judged, value: float) -> Alert:
+        cause = self._written(rule, "cause", lambda: rule.cause(window.values, self._steady))
+        limit = f"{rule.direction} {_amount(rule, rule.threshold)}"
+        cause = cause or f"{_title(rule)} is {_amount(rule, value)} ({limit})"
         if state.untold:
             times = "once" if state.untold == 1 else f"{state.untold} times"
             cause += f" (since the last alert it also came and went {times})"
-        advice = self._written(rule, "advice", lambda: advise(rule, window)) if advise is not None else ""
-        advice = advice or self._written(rule, "advice", lambda: rule.advice(window))
+        advise, advice = window.advise, ""
+        if advise is not None:
+            advice = self._written(rule, "advice", lambda: advise(rule, window.values, self._steady))
+        advice = advice or self._written(rule, "advice", lambda: rule.advice(window.values, self._steady))
         state.told, state.untold = True, 0
         return Alert(
             rule=rule.name,
             state="raised",
-            level=rule.level,
-            step=step,
-            wall_time=wall_time,
+            level=state.level,
+            step=window.step,
+            wall_time=window.wall_time,
             value=value,
             threshold=rule.threshold,
             cause=cause,
@@ -201,56 +209,50 @@ class AlertEngine:
         try:
             return write()
         except Exception:  # noqa: BLE001 - whatever a text costs, the alert itself must come
-            if rule.name not in self._complained:
-                self._complained.add(rule.name)
-                _LOG.warning("the %s of alert %s could not be written", what, rule.name, exc_info=True)
+            self._complain(rule, what)
             return ""
 
-
-def _advance(rule: Rule, state: _State, value: float, steps: int, now_ns: int) -> bool:
-    """Take one window into a rule's state; return whether it cleared by it."""
-    if state.raised:
-        state.row = state.row + 1 if rule.is_clear(value) else 0
-        if state.row < rule.clear_windows:
-            return False
-        state.raised = False
-        state.restart()
-        return True
-    excess = rule.excess(value)
-    # One outlier must not carry a row of windows that are all below the threshold.
-    band = abs(rule.threshold - rule.clear) or math.inf
-    state.excess += min(excess, band)
-    if rule.is_clear(value) or state.excess <= 0:
-        state.restart()
-        return False
-    state.row += excess > 0
-    state.steps += steps
-    if excess > 0 and state.row >= rule.windows and state.steps >= rule.min_steps:
-        state.raised, state.since_ns = True, now_ns
-        state.restart()
-    return False
+    def _complain(self, rule: Rule, what: str) -> None:
+        words = "judged" if what == "condition" else "written"
+        if rule.name not in self._complained:
+            self._complained.add(rule.name)
+            _LOG.warning("the %s of alert %s could not be %s", what, rule.name, words, exc_info=True)
 
 
-def _cleared(rule: Rule, value: float, *, step: int, wall_time: float, raised_s: float) -> Alert:
+def _finite(values: Values) -> Values:
+    if all(map(math.isfinite, values.values())):
+        return values
+    return {key: value for key, value in values.items() if math.isfinite(value)}
+
+
+def _cleared(rule: Rule, state: State, window: _Judged, value: float) -> Alert:
+    after = f"after {duration((window.now_ns - state.since_ns) / 1e9)}"
     side = "below" if rule.direction == "above" else "above"
+    cause = f"{_title(rule)} is {_amount(rule, value)}, "
+    if rule.key.startswith("perf_alert/"):
+        cause = f"{_title(rule)} is over {after}"
+    elif rule.is_clear(value):
+        cause += f"{side} {_amount(rule, rule.clear)} again {after}"
+    else:
+        cause += f"and what made it an alert is over {after}"
     return Alert(
         rule=rule.name,
         state="cleared",
-        level=rule.level,
-        step=step,
-        wall_time=wall_time,
+        level=state.level,
+        step=window.step,
+        wall_time=window.wall_time,
         value=value,
         threshold=rule.clear,
-        cause=f"{_title(rule)} is {_amount(rule, value)}, {side} {_amount(rule, rule.clear)} again "
-        f"after {duration(raised_s)}",
+        cause=cause,
     )
 
 
 def _title(rule: Rule) -> str:
     metric = CATALOGUE.get(rule.key)
-    return metric.title if metric else rule.key
+    return rule.title or (metric.title if metric else rule.key)
 
 
 def _amount(rule: Rule, value: float) -> str:
     metric = CATALOGUE.get(rule.key)
-    return number(value) if metric is None or metric.unit == "1" else f"{number(value)} {metric.unit}"
+    unit = rule.unit or (metric.unit if metric else "1")
+    return number(value) if unit == "1" else f"{number(value)} {unit}"
