@@ -1,20 +1,31 @@
-"""What the tests of the W&B adapter share: scripts in processes of their own, and W&B's own reader."""
+"""
+What the tests of the W&B adapter share: scripts in processes of their own, and W&B's own reader.
+
+Importing W&B takes more than a second of CPU. So a script begins in a fork of one process that has done that
+and nothing else (no thread, no setting read), and ends as any process does. `fresh=True` starts an
+interpreter of its own.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import gzip
 import http.server
+import importlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
 
 HEAD = """
 import logging, os, signal, sys, threading, time
@@ -43,33 +54,136 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
     }
 
 
+class Child(Protocol):
+    """A process that runs a script."""
+
+    def wait(self) -> int:
+        """Return its exit code once it has ended, the signal's number below zero."""
+        ...
+
+    def kill(self) -> None:
+        """Kill it."""
+        ...
+
+
+class Fork:
+    """A script in a fork of the process that has W&B imported."""
+
+    def __init__(self, script: str, folder: Path, env: dict[str, str], out: int, err: int) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(_nursery(), [b"+"], [theirs.fileno(), out, err])
+        self._lines = ours.makefile("r", encoding="utf-8")
+        with ours:
+            ours.sendall(json.dumps([script, str(folder), env]).encode() + b"\n")
+        self._pid = int(self._lines.readline())
+
+    def wait(self) -> int:
+        """Return its exit code once it has ended, the signal's number below zero."""
+        with self._lines:
+            return int(self._lines.readline())
+
+    def kill(self) -> None:
+        """Kill it."""
+        os.kill(self._pid, signal.SIGKILL)
+
+
+@functools.cache
+def _nursery() -> socket.socket:
+    """Start the process that the scripts are forks of; it ends with this one."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        at = theirs.fileno()
+        command = [sys.executable, __file__, str(at)]
+        env = environment(Path(__file__).parent, OPENBLAS_NUM_THREADS="1")
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[at], env=env)
+
+    def end() -> None:
+        ours.close()
+        process.wait(10)
+
+    atexit.register(end)
+    return ours
+
+
+def _raise_children(control: socket.socket) -> None:
+    """Run a script in a fork of this process for each request, until nobody is left to make one."""
+    sys.path[0] = ""  # as for `python -c`
+    for name in ("wandb.sdk.launch.inputs.schema", "psutil", "pynvml", "trackperf_wandb.sink"):
+        importlib.import_module(name)
+    for name in ("collector", "run", "reporter", "registry", "delivery", "sinks.jsonl"):
+        importlib.import_module(f"trackperf.{name}")
+    while True:
+        word, found, _, _ = socket.recv_fds(control, 1, 3)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG if word else 0)[0]:
+                pass
+        if not word:
+            return
+        if os.fork() == 0:
+            break
+        for at in found:
+            os.close(at)
+    control.close()
+    _keep(socket.socket(fileno=found[0]), *found[1:])
+
+
+def _keep(caller: socket.socket, out: int, err: int) -> None:
+    """Run the script in a fork, tell the caller its number and its exit code; the fork returns from here."""
+    with caller.makefile("r", encoding="utf-8") as lines:
+        script, folder, env = json.loads(lines.readline())
+    child = os.fork()
+    if child:
+        os.close(out)
+        os.close(err)
+        caller.sendall(f"{child}\n".encode())
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        caller.sendall(f"{code}\n".encode())
+        os._exit(0)
+    caller.close()
+    for given, standard in ((out, 1), (err, 2)):
+        os.dup2(given, standard)
+        os.close(given)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    sys.argv = ["-c"]
+    exec(compile(script, "<script>", "exec"), {"__name__": "__main__"})
+
+
 def run_script(
-    body: str, folder: Path, *, timeout: float = 60.0, **changes: str
+    body: str, folder: Path, *, timeout: float = 60.0, fresh: bool = False, **changes: str
 ) -> tuple[subprocess.CompletedProcess[str], float]:
     """Run a script below `folder`; return what it left, and the seconds from its word `go` to its end."""
-    script = HEAD + textwrap.dedent(body)
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env=environment(folder, **changes),
-    ) as child:
-        assert child.stdout is not None
+    script, env = HEAD + textwrap.dedent(body), environment(folder, **changes)
+    (from_out, out), (from_err, err) = os.pipe(), os.pipe()
+    with (
+        os.fdopen(from_out, encoding="utf-8") as lines,
+        os.fdopen(from_err, encoding="utf-8") as errors,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        child: Child
+        if fresh:
+            child = subprocess.Popen(
+                [sys.executable, "-c", script], stdout=out, stderr=err, cwd=folder, env=env
+            )
+        else:
+            child = Fork(script, folder, env, out, err)
+        os.close(out)
+        os.close(err)
+        said_errors = pool.submit(errors.read)
+        limit = threading.Timer(timeout, child.kill)
+        limit.start()
         said, since = "", time.monotonic()
-        for line in child.stdout:
+        for line in lines:
             said += line
             if line.strip() == "go":
                 since = time.monotonic()
-                break
-        try:
-            rest, errors = child.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            raise
+        told = said_errors.result()
+        code = child.wait()
         took = time.monotonic() - since
-    return subprocess.CompletedProcess(child.args, child.returncode, said + rest, errors), took
+        limit.cancel()
+    return subprocess.CompletedProcess(script, code, said, told), took
 
 
 def files(folder: Path) -> list[Path]:
@@ -165,3 +279,7 @@ class Server:
         """Be gone."""
         self._server.shutdown()
         self._server.server_close()
+
+
+if __name__ == "__main__":
+    _raise_children(socket.socket(fileno=int(sys.argv[1])))

@@ -10,6 +10,8 @@ from wandb_parts import files, records, rows, run_script, values
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.xdist_group("wandb_joined")  # what `played` makes takes long
+
 OURS = 60
 ROWS = 200
 

@@ -18,6 +18,8 @@ from trackperf.record import Alert, RunInfo, RunSummary, Status
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.xdist_group("wandb_joined")
+
 INFO = RunInfo(run_id="1" * 32, name="ours", dir="runs", started_at=1.7e9)
 ALERT = Alert(
     rule="r", state="raised", level="notice", step=120, wall_time=1.0, value=1.0, threshold=0.5, cause="c"

@@ -19,6 +19,8 @@ from trackperf.record import Point
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.xdist_group("wandb_joined")
+
 KIT = """
 from trackperf.testing import check_sink
 from trackperf_wandb import WandbReader
@@ -84,7 +86,8 @@ def test_an_unknown_mode_is_refused() -> None:
 
 def test_importing_the_adapter_imports_no_tracker(tmp_path: Path) -> None:
     """W&B is loaded by construction, not by import."""
-    done, _ = run_script("print('wandb' in sys.modules, 'torch' in sys.modules)", tmp_path)
+    body = "print('wandb' in sys.modules, 'torch' in sys.modules)"
+    done, _ = run_script(body, tmp_path, fresh=True)
     assert done.stdout.split() == ["False", "False"]
 
 
