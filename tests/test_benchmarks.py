@@ -152,7 +152,7 @@ def test_the_whole_benchmark_runs(tmp_path: Path) -> None:
     sections = {figure["section"].split(":")[0].split(",")[0] for figure in results["figures"]}
     assert sections == {
         "A step in the training thread", "All in", "Into an event file", "Read back", "Memory", "Late steps",
-        "GPU readings",
+        "GPU readings", "Into MLflow's SQLite",
     }  # fmt: skip
     assert len(results["floors"]) >= 14
     rows = {figure["row"] for figure in results["figures"]}

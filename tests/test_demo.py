@@ -29,6 +29,19 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
+COMMAND = """
+import sys
+from trackperf.cli import main
+from trackperf.demo import data, show
+{settings}
+sys.exit(main())
+"""
+SHORT = COMMAND.format(settings="show._QUICK_S = 4.0")
+"""The command `trackperf`, with a first run that suits windows of half a second."""
+
+SMALL = COMMAND.format(settings="data._FILE_SIDE = 40")
+"""The command with images that are drawn and decoded in no time."""
+
 
 def measured(step_ms: float, wait_ms: float, *, at: int = 40) -> RunHistory:
     """Return a run that measured this in one window, and twice as much on the whole."""
@@ -133,8 +146,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Any
 
 def test_the_demo_as_a_person_runs_it(tmp_path: Path) -> None:
     """Two real trainings: the first raises the alert, the second waits less, and everything is told."""
-    command = [sys.executable, "-m", "trackperf", "demo", "--quick"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", SHORT, "demo", "--quick"]
+    environ = {**os.environ, "TRACKPERF_INTERVAL_S": "0.5"}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
     starving, fed = (read_run(str(tmp_path / "runs" / "demo" / name)) for name in ("starving", "fed"))
     _check_runs(starving, fed)
     alert = next(one for one in starving.alerts if one.state == "raised")
@@ -174,7 +188,7 @@ def _check_runs(starving: RunHistory, fed: RunHistory) -> None:
 def test_ctrl_c_ends_the_demo_quietly(tmp_path: Path) -> None:
     """Workers and all are gone, the status is 130, nothing is said, the run is marked as killed."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "trackperf", "demo", "--steps", "4000"],
+        [sys.executable, "-u", "-c", SMALL, "demo", "--steps", "4000"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

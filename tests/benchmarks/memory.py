@@ -45,6 +45,9 @@ __all__ = ["long_runs"]
 _SECTION: Final = "Memory"
 _RUNS: Final = 3
 _PARTS: Final = 20
+_SENT: Final = 15_000
+"""Points for a sink that stalls: more than are held for it."""
+
 _WINDOW: Final = 3_900
 """Steps at a time: just not a whole window of two seconds, so that each time closes one."""
 
@@ -56,7 +59,8 @@ def long_runs(report: Report, sizes: Sizes) -> None:
     """Measure in a process of its own, which nothing else has left its traces in."""
     steps = sizes.of(1_000_000, least=1000)
     command = [sys.executable, str(Path(__file__)), str(steps)]
-    runs = [subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600) for _ in range(_RUNS)]
+    times = min(_RUNS, sizes.repeats)
+    runs = [subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600) for _ in range(times)]
     every = [json.loads(run.stdout) for run in runs]
     told = every[0]
     # One arena that the allocator takes late moves a single run by hundreds of KiB.
@@ -106,8 +110,8 @@ def _go_on(perf: Collector, batches: Iterator[Any], steps: int) -> None:
         steps -= _WINDOW
 
 
-def _stalled() -> dict[str, float]:
-    """Return what is held for a sink that does not come back, and what became of the points it was sent."""
+def _stalled(sent: int) -> dict[str, float]:
+    """Return what is held for a sink that does not come back, and what became of `sent` points for it."""
     logging.getLogger("trackperf").setLevel(logging.CRITICAL)
     sink = StallingSink()
     delivery = Delivery([sink])
@@ -117,7 +121,6 @@ def _stalled() -> dict[str, float]:
     sink.stalled.wait(30.0)
     gc.collect()
     before = tracemalloc.get_traced_memory()[0]
-    sent = 15_000
     for step in range(1, sent):
         delivery.write(_point(step))
     gc.collect()
@@ -142,7 +145,7 @@ def _main() -> None:
     told = {"resident": _growth(steps, lambda: process.memory_info().rss)}
     tracemalloc.start()
     told["traced"] = _growth(max(1000, steps // 4), lambda: tracemalloc.get_traced_memory()[0])
-    told |= _stalled()
+    told |= _stalled(min(steps, _SENT))
     print(json.dumps(told))
 
 

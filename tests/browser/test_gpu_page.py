@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), pytest.ma
 
 TRAIN = """
 import time, trackperf
-perf = trackperf.init(name="x", warmup_steps=0, devices=[0])
-until = time.perf_counter() + 6.5
+perf = trackperf.init(name="x", warmup_steps=0, devices=[0], interval_s=1.0)
+until = time.perf_counter() + 3.3
 while time.perf_counter() < until:
     with perf.step(samples=8):
         with perf.data():
