@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from trackperf_mlflow import MlflowReader, MlflowSink
+from trackperf_mlflow.api import Deadlines
+from trackperf_mlflow.tables import make_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from trackperf.history import RunHistory
     from trackperf.record import RunInfo
 
-__all__ = ["MARKS", "Proxy", "contract", "database", "mlflow_uri", "proxy"]
+__all__ = ["MARKS", "Proxy", "Server", "contract", "database", "mlflow_server", "mlflow_uri", "proxy"]
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
@@ -40,38 +42,29 @@ MARKS = [
 """Marks of every test of the adapter: one process has server and database."""
 
 UP_S = 60.0
-_made: dict[str, str] = {}
+_made: dict[str, Path] = {}
+_server: list[Server] = []
 
 
 def _template(factory: pytest.TempPathFactory) -> Path:
     """Return a database with MLflow's tables; making them takes seconds, copying them does not."""
     if "template" not in _made:
         path = factory.mktemp("mlflow") / "template.db"
-        code = "import sys, mlflow; mlflow.MlflowClient(sys.argv[1]).search_experiments()"
-        command = [sys.executable, "-c", code, f"sqlite:///{path}"]
-        subprocess.run(command, check=True, capture_output=True, timeout=100, cwd=path.parent)
-        _made["template"] = str(path)
-    return Path(_made["template"])
+        make_tables(f"sqlite:///{path}", Deadlines())
+        _made["template"] = path
+    return _made["template"]
 
 
-@pytest.fixture
-def database(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the address of an empty tracking database in the test's folder, MLflow's default."""
-    path = tmp_path / "mlflow.db"
-    shutil.copy(_template(tmp_path_factory), path)
-    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{path}"
-    return f"sqlite:///{path}"
+class Server:
+    """A real `mlflow server` on loopback, which can be killed and started again where it was."""
 
-
-@pytest.fixture(scope="session")
-def mlflow_uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the address of a real server, the same for all tests of this process."""
-    if "server" not in _made:
-        folder = tmp_path_factory.mktemp("mlflow-server")
-        shutil.copy(_template(tmp_path_factory), folder / "mlflow.db")
+    def __init__(self, folder: Path) -> None:
+        """Start it on the database in a folder."""
+        self._log = folder / "log"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
         command = [
             *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)),
             *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--workers", "1"),
@@ -79,12 +72,79 @@ def mlflow_uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         ]
         environ = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         environ.pop("MLFLOW_TRACKING_URI", None)
-        with (folder / "log").open("wb") as log:
-            server = subprocess.Popen(command, cwd=folder, env=environ, stdout=log, stderr=log)
-        request.config.add_cleanup(lambda: _kill(server))
-        _wait_for(f"http://127.0.0.1:{port}/health", folder / "log")
-        _made["server"] = f"http://127.0.0.1:{port}"
-    return _made["server"]
+        self._start(command, environ)
+        self.wait()
+        # What serves is a child of the command; that is what is started again.
+        serving = psutil.Process(self._process.pid).children()[0]
+        self._again = (serving.cmdline(), serving.environ())
+
+    def again(self) -> None:
+        """Start it again, unless it runs; it does not answer yet."""
+        if self._process.poll() is not None:
+            self._start(*self._again)
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        until = time.monotonic() + UP_S
+        while True:
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"{self.url}/health", timeout=5) as told,
+            ):
+                if told.status == 200:
+                    return
+            assert time.monotonic() < until, self._log.read_text(errors="replace")[-2000:]
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """Kill it, as a machine that breaks down does."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self._process.pid)
+            for one in (*process.children(recursive=True), process):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        self._process.wait(timeout=10)
+
+    def _start(self, command: list[str], environ: Mapping[str, str]) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self._log.parent, env=environ, stdout=log, stderr=log
+            )
+
+
+@pytest.fixture
+def database(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Return the address of an empty tracking database in the test's folder, MLflow's default there."""
+    path = tmp_path / "mlflow.db"
+    shutil.copy(_template(tmp_path_factory), path)
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{path}"
+    # Below it MLflow keeps files.
+    monkeypatch.chdir(tmp_path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """Return a real server, the same for all tests of this process; it runs."""
+    return _the_server(request.config, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def mlflow_uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the address of the real server."""
+    return _the_server(request.config, tmp_path_factory).url
+
+
+def _the_server(config: pytest.Config, factory: pytest.TempPathFactory) -> Server:
+    if not _server:
+        folder = factory.mktemp("mlflow-server")
+        shutil.copy(_template(factory), folder / "mlflow.db")
+        server = Server(folder)
+        _server.append(server)
+        config.add_cleanup(server.kill)
+    return _server[0]
 
 
 def contract(uri: str) -> tuple[Callable[[], MlflowSink], Callable[[RunInfo], RunHistory]]:
@@ -105,25 +165,6 @@ def contract(uri: str) -> tuple[Callable[[], MlflowSink], Callable[[RunInfo], Ru
         return MlflowReader().read(f"{uri}#{places[run.dir, run.run_id]}")
 
     return lambda: Sink(tracking_uri=uri), read
-
-
-def _wait_for(url: str, log: Path) -> None:
-    until = time.monotonic() + UP_S
-    while True:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
-            if answer.status == 200:
-                return
-        assert time.monotonic() < until, log.read_text(errors="replace")[-2000:]
-        time.sleep(0.1)
-
-
-def _kill(server: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        family = [*psutil.Process(server.pid).children(recursive=True), psutil.Process(server.pid)]
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-    server.wait(timeout=10)
 
 
 @dataclass

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from trackperf.codec import from_json, to_json
 from trackperf.errors import UnavailableError
-from trackperf.record import Alert, RunInfo, Status
-from trackperf_mlflow import records
+from trackperf.record import Status
 from trackperf_mlflow.api import Deadlines, Measure, RefusedError
 from trackperf_mlflow.connecting import connect, require
 from trackperf_mlflow.joining import OWNED, Place, join, place
-from trackperf_mlflow.notes import NOTE, TABLE, TABLES, alert_table, alert_tags, described, listed_tables
+from trackperf_mlflow.ledger import Ledger
+from trackperf_mlflow.notes import TABLE, TABLES, alert_table, listed_tables
 from trackperf_mlflow.sending import Sender
 from trackperf_mlflow.settings import OWN, settings, shown_tags
+from trackperf_mlflow.tables import make_tables
 from trackperf_mlflow.uris import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trackperf.record import Point, RunSummary
+    from trackperf.record import Alert, Point, RunInfo, RunSummary
     from trackperf_mlflow.api import StoredRun
 
 __all__ = ["MlflowSink"]
@@ -41,6 +40,7 @@ class MlflowSink:
     """
     Writes a run into MLflow: into the run that the user has under way, which is left open, or into its own.
 
+    A database that has no tables of MLflow's yet gets them when the sink is built, which takes seconds, once.
     Its calls have limits of their own. The user's calls keep theirs: no setting of the process is touched.
     """
 
@@ -82,6 +82,7 @@ class MlflowSink:
         require("the MLflow sink", self._where.tracking_uri)
         self._deadlines = deadlines or Deadlines()
         self._clock = clock
+        make_tables(self._where.tracking_uri, self._deadlines)
         self._table_at: float | None = None
         self._told: set[str] = set()
 
@@ -133,8 +134,8 @@ class MlflowSink:
         )
         if self._owned and stored.status != "RUNNING":
             self._api.update_run(stored.run_id, "RUNNING", None)
-        self._remember(stored)
-        self._sender.tags(self._opening(stored))
+        self._ledger = Ledger(run, stored.tags)
+        self._sender.tags(self._ledger.opening_tags(stored))
         self._describe(stored)
 
     def write(self, points: Sequence[Point]) -> None:
@@ -146,13 +147,11 @@ class MlflowSink:
 
             RefusedError: it does not take the run any more.
         """
-        own = (f"{self._run.prefix}/", f"{self._run.prefix}_")
-        new = {key for point in points for key in point.values if not key.startswith(own)} - self._keys
+        new = self._ledger.new_keys(key for point in points for key in point.values)
         if new:
-            keys = sorted(self._keys | new)
-            self._sender.tags(self._packed(records.KEYS, json.dumps(keys)))
-            self._keys.update(new)
-        self._sender.points(points, self._session)
+            self._sender.tags(self._ledger.key_tags(new))
+            self._ledger.keep_keys(new)
+        self._sender.points(points, self._ledger.session)
 
     def alert(self, alert: Alert) -> None:
         """
@@ -163,10 +162,8 @@ class MlflowSink:
 
             RefusedError: it does not take the run any more.
         """
-        if alert not in self._alerts:
-            self._alerts.append(alert)
         stored = self._api.get_run(self._run_id)
-        self._sender.tags({**self._alert_tags(), **self._note(stored)})
+        self._sender.tags(self._ledger.alerted_tags(alert, stored))
         now = self._clock()
         if self._table_at is None or now - self._table_at >= _TABLE_EVERY_S:
             self._table_at = now
@@ -185,11 +182,9 @@ class MlflowSink:
         end_ms = round((self._run.started_at + sum(summary.phases.values())) * 1000)
         columns = _columns(summary, self._run.prefix)
         self._sender.values([Measure(key, value, end_ms, summary.steps) for key, value in columns.items()])
-        told = f'{{"status":{json.dumps(status.value)},"summary":{to_json(summary)}}}'
         stored = self._api.get_run(self._run_id)
-        tags = {**self._packed(records.INFO, to_json(self._run)), **self._packed(records.END, told)}
-        self._sender.tags({**tags, f"{OWN}status": status.value, **self._note(stored)})
-        if self._alerts:
+        self._sender.tags(self._ledger.closing_tags(summary, status, stored))
+        if self._ledger.alerts:
             self._write_table(stored)
         if self._owned:
             self._api.update_run(self._run_id, _STATUS[status], self._end_of_run(end_ms, summary))
@@ -209,34 +204,6 @@ class MlflowSink:
         finally:
             _joining.release()
 
-    def _remember(self, stored: StoredRun) -> None:
-        """Take over what earlier processes stored of this run."""
-        run, tags = self._run, stored.tags
-        sessions = json.loads(self._unpacked(records.SESSIONS, tags) or "[]")
-        self._session: tuple[str, int] | None = None
-        if run.resume_step is not None:
-            ours = [run.resume_step, run.started_at]
-            if ours not in sessions:
-                sessions.append(ours)
-            self._session = (f"{run.prefix}_self/session", sessions.index(ours) + 1)
-        self._sessions = sessions
-        self._keys: set[str] = set(json.loads(self._unpacked(records.KEYS, tags) or "[]"))
-        texts = json.loads(self._unpacked(records.ALERTS, tags) or "[]")
-        alerts = [from_json(Alert, text) for text in texts]
-        if run.resume_step is not None:
-            # What was said of steps that are done again is void; what this process said itself is not.
-            alerts = [one for one in alerts if one.step <= run.resume_step or one.wall_time >= run.started_at]
-        self._alerts = alerts
-
-    def _opening(self, stored: StoredRun) -> dict[str, str]:
-        tags = self._packed(records.INFO, to_json(self._run))
-        if self._sessions:
-            tags |= self._packed(records.SESSIONS, json.dumps(self._sessions))
-            tags |= self._alert_tags()
-        else:
-            tags[f"{OWN}alert.count"] = alert_tags(self._alerts)[f"{OWN}alert.count"]
-        return {**tags, **self._packed(records.END, ""), **self._note(stored)}
-
     def _describe(self, stored: StoredRun) -> None:
         """Store settings that are not there yet; what a resume changed becomes a tag, since params stand."""
         wanted, skipped = settings(self._run, guest=OWNED not in stored.tags)
@@ -253,43 +220,13 @@ class MlflowSink:
         }
         self._sender.tags(changed)
 
-    def _alert_tags(self) -> dict[str, str]:
-        texts = [to_json(alert) for alert in self._alerts]
-        return {**alert_tags(self._alerts), **self._packed(records.ALERTS, json.dumps(texts))}
-
-    def _note(self, stored: StoredRun) -> dict[str, str]:
-        before = stored.tags.get(NOTE, "")
-        note = described(before, self._alerts)
-        return {} if note == before else {NOTE: note}
-
     def _write_table(self, stored: StoredRun) -> None:
         """Write the alerts' table. It is an extra: all that is in it stands in the tags."""
         try:
-            if self._api.put_file(stored, TABLE, alert_table(self._alerts)):
+            if self._api.put_file(stored, TABLE, alert_table(self._ledger.alerts)):
                 self._sender.tags({TABLES: listed_tables(stored.tags)})
         except (UnavailableError, RefusedError) as error:
-            self._say_once("the table of alerts", error)
-
-    def _packed(self, name: str, text: str) -> dict[str, str]:
-        try:
-            return records.pack(name, text)
-        except ValueError as error:
-            self._say_once(name, error)
-        if name == records.INFO:
-            return records.pack(name, to_json(dataclasses.replace(self._run, config={})))
-        return {}
-
-    def _unpacked(self, name: str, tags: Mapping[str, str]) -> str | None:
-        try:
-            return records.unpack(name, tags)
-        except ValueError as error:
-            self._say_once(name, error)
-            return None
-
-    def _say_once(self, what: str, error: Exception) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            _log.warning("trackperf: %s could not be kept in MLflow: %s", what, error)
+            self._ledger.say_once("the table of alerts", error)
 
     @staticmethod
     def _end_of_run(end_ms: int, summary: RunSummary) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from trackperf_mlflow.api import Deadlines
 
-__all__ = ["StoreApi"]
+__all__ = ["StoreApi", "look", "with_limits"]
 
 _AWAY: Final = frozenset(
     {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"}
@@ -162,13 +162,18 @@ class StoreApi:
         if self._made is None:
             from mlflow.tracking import MlflowClient
 
-            _look(self._uri, self._deadlines)
-            self._made = MlflowClient(_with_limits(self._uri, self._deadlines))
+            look(self._uri, self._deadlines)
+            self._made = MlflowClient(with_limits(self._uri, self._deadlines))
         return self._made
 
 
-def _look(uri: str, deadlines: Deadlines) -> None:
-    """Try whether a database is there: MLflow itself tries for most of an hour to open one that is not."""
+def look(uri: str, deadlines: Deadlines) -> None:
+    """
+    Try whether a database is there: MLflow itself tries for most of an hour to open one that is not.
+
+    Raises:
+        UnavailableError: it is not.
+    """
     path = sqlite_path(uri)
     if path is not None and not path.is_file():
         folder = next(place for place in path.absolute().parents if place.exists())
@@ -185,7 +190,7 @@ def _look(uri: str, deadlines: Deadlines) -> None:
             ) from error
 
 
-def _with_limits(uri: str, deadlines: Deadlines) -> str:
+def with_limits(uri: str, deadlines: Deadlines) -> str:
     """Return a database's address with limits of its own, which the user's connections do not have."""
     place = urlsplit(uri)
     limits = {

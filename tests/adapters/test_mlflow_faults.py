@@ -164,18 +164,20 @@ def test_a_lost_answer_makes_no_second_run(
     make_run: MakeRun,
 ) -> None:
     """A run that was made, of which the answer never came, is found again, also by a later process."""
-    run = make_run(run_id=os.urandom(16).hex())
+    run, made = make_run(run_id=os.urandom(16).hex()), threading.Event()
 
     def made_but_not_said(handler: BaseHTTPRequestHandler) -> bool:
         if not handler.path.endswith("runs/create"):
             return False
         MlflowSink(tracking_uri=mlflow_uri).open(run)
+        made.set()
         return answer(504)(handler)
 
     proxy.fault = made_but_not_said
     sink = MlflowSink(tracking_uri=proxy.url, deadlines=LIMITS)
     with pytest.raises(UnavailableError):
         sink.open(run)
+    assert made.wait(30)
     later = MlflowSink(tracking_uri=proxy.url)
     later.rejoin(sink.address())
     later.open(run)
@@ -185,11 +187,16 @@ def test_a_lost_answer_makes_no_second_run(
     ]
 
 
-def test_half_of_a_long_batch(proxy: Proxy, make_run: MakeRun) -> None:  # noqa: F811
+def test_half_of_a_long_batch(
+    proxy: Proxy,  # noqa: F811
+    make_run: MakeRun,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """After an outage in the middle of many values, what is there already is not sent again."""
     sink = MlflowSink(tracking_uri=proxy.url, deadlines=Deadlines())
     sink.open(make_run(run_id=os.urandom(16).hex()))
-    keys = [f"perf_x/{at}" for at in range(100)]
+    monkeypatch.setattr("trackperf_mlflow.sending._VALUES", 100)
+    keys = [f"perf_x/{at}" for at in range(10)]
     points = [Point(step=step, wall_time=1.0 * step, values=dict.fromkeys(keys, 1.0)) for step in range(30)]
     proxy.seen.clear()
     proxy.fault = lambda handler: len(proxy.seen) == 2 and answer(503)(handler)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
-import threading
 from typing import TYPE_CHECKING, Any
 
 import mlflow
 import pytest
+from mlflow_scripts import ended, script
 from mlflow_server import MARKS, database  # noqa: F401 - a fixture
 
 from trackperf.record import Status
@@ -21,34 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [*MARKS, pytest.mark.usefixtures("database")]
-
-PRELUDE = """
-import os, signal, sys, threading, time
-import trackperf
-
-def spin(seconds):
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
-"""
-
-
-def script(body: str, folder: Path) -> subprocess.Popen[str]:
-    """Start a training script; its MLflow is the test's database."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(body)],
-        cwd=folder,
-        env={**os.environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Return how a script ended, and what it said."""
-    out, err = process.communicate(timeout=90)
-    return process.returncode, out, err
 
 
 def runs() -> list[Any]:
@@ -78,7 +47,7 @@ def test_guests_in_the_users_runs(tmp_path: Path) -> None:
         train("main", 8)
         other.join()
     """
-    code, _, err = ended(script(body, tmp_path))
+    code, _, err = ended(body, tmp_path)
     assert code == 0, err
     found = {run.info.run_name: run for run in runs()}
     assert sorted(found) == ["main", "other"]
@@ -105,7 +74,7 @@ def test_one_run_after_the_other(tmp_path: Path) -> None:
         assert mlflow.active_run() is None
         print([one.name for one in threading.enumerate() if one.name.startswith("trackperf")])
     """
-    code, out, err = ended(script(body, tmp_path))
+    code, out, err = ended(body, tmp_path)
     assert (code, out) == (0, "[]\n"), err
     assert sorted((run.info.run_name, run.info.status) for run in runs()) == [
         ("x0", "FINISHED"),
@@ -123,7 +92,7 @@ def test_an_exception_ends_the_script(tmp_path: Path) -> None:
             if place == 7:
                 raise ValueError("the user's own")
     """
-    code, _, err = ended(script(body, tmp_path))
+    code, _, err = ended(body, tmp_path)
     assert code == 1
     assert err.strip().endswith("ValueError: the user's own")
     (run,) = runs()
@@ -142,13 +111,9 @@ def test_a_signal_ends_the_script(tmp_path: Path) -> None:
                 signal.sigtimedwait([], 60)
     """
     process = script(body, tmp_path)
-    assert process.stdout is not None
-    guard = threading.Timer(60, process.kill)
-    guard.start()
-    assert process.stdout.readline() == "trained\n"
-    process.send_signal(signal.SIGTERM)
-    code, _, err = ended(process)
-    guard.cancel()
+    assert process.line() == "trained"
+    process.send(signal.SIGTERM)
+    code, _, err = process.end()
     assert code == -signal.SIGTERM, err
     (run,) = runs()
     assert run.info.status == "KILLED"

@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
 from benchmarks.gpu_sampler import gpu_readings
 from benchmarks.memory import long_runs
+from benchmarks.mlflow_rate import drain_into_mlflow
 from benchmarks.reading import read_values
 from benchmarks.report import Report, machine
 from benchmarks.rows import Sizes
@@ -49,6 +50,7 @@ def measure(sizes: Sizes, folder: Path, *, peer_late: int = 20_000) -> Report:
     all_in(report, folder, sizes)
     write_values(report, folder, sizes)
     read_values(report, folder, sizes)
+    drain_into_mlflow(report, folder, sizes)
     long_runs(report, sizes)
     gpu_readings(report, sizes)
     # The last: it fills this process's memory with another package's objects.
