@@ -24,7 +24,7 @@ demo: $(VENV)/.demo ## train twice on a CPU, watch the numbers, read the verdict
 	$(BIN)/trackperf demo
 
 test: $(VENV)/.dev browser ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
 
 # With the Python that has torch for the GPU, and without the plug-ins of pytest that the other tests use.
 test-gpu: ## the tests that need an NVIDIA GPU, with PYTHON as it is; figures in build/gpu-figures.json
