@@ -126,9 +126,11 @@ class Left:
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
     """Run all scripts, a few at a time, and return what each left behind."""
+    # Made here: the first of all has a race of its own with other threads.
+    folders = {name: tmp_path_factory.mktemp(name) for name in SCRIPTS}
 
     def play(name: str) -> Left:
-        folder = tmp_path_factory.mktemp(name)
+        folder = folders[name]
         done, took = run_script(HEAD + textwrap.dedent(SCRIPTS[name]), folder, fresh=name in FRESH)
         return Left(folder, done.returncode, done.stderr, took)
 
