@@ -134,8 +134,35 @@ class TestExposed:
         assert r.run.total().metrics["perf_data/h2d_ms"].mean == pytest.approx(20)
 
 
+class TestLoopless:
+    """Steps that are marked by themselves."""
+
+    def test_a_pause_between_steps_is_no_wait(self, rig: Callable[..., Rig]) -> None:
+        """What a device does not do between two `step()` is no wait for data: the share is absent."""
+        r = rig(alerts=False)
+        for place in range(60):
+            with r.run.perf.step(samples=8):
+                if place == 0:
+                    r.run.perf._find_device()
+                r.device.launch(0.1)
+                r.device.synchronize()
+            r.run.clock.advance(0.1)
+        assert "perf/data_pct" not in r.run.total().metrics
+
+
 class TestLate:
     """Events are read late, and never waited for."""
+
+    def test_a_backlog_melts(self, rig: Callable[..., Rig]) -> None:
+        """Forty batches that waited for the device are timed within a few windows after it has caught up."""
+        r = rig(alerts=False)
+        for place, _ in enumerate(r.run.perf.steps(r.run.loader([8] * 100), samples=8)):
+            if place < 40:
+                r.device.launch(1.0)
+            elif place == 40:
+                r.device.synchronize()
+            r.run.clock.advance(0.01 if place < 40 else 0.5)
+        assert r.timeline.waiting <= 2
 
     def test_a_queue_three_steps_deep(self, rig: Callable[..., Rig]) -> None:
         """The host runs 3 steps ahead: every step is timed all the same, the last ones at the end."""

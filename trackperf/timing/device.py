@@ -82,7 +82,6 @@ class DeviceTimeline:
         "_limit",
         "_new_event",
         "_pool",
-        "_pools",
         "_spans",
         "_times",
         "_waiting",
@@ -130,7 +129,6 @@ class DeviceTimeline:
         self._capturing: list[Callable[[], bool]] = [capturing]
         self._device = device
         self._limit = limit
-        self._pools: dict[int, list[Event]] = {}
         self._pool: list[Event] = []
         self._index: int | None = None
         self._waiting: deque[_Done] = deque()
@@ -159,7 +157,7 @@ class DeviceTimeline:
         before: Any = None
         spans: list[_Span] | None = []
 
-        def ready() -> None:
+        def ready() -> None:  # noqa: C901 - as above
             nonlocal opened, before, spans
             try:
                 if capturing():
@@ -172,8 +170,9 @@ class DeviceTimeline:
                     event = new_event()
                     event.record()
                 except Exception:  # noqa: BLE001 - most likely the training went to another device
-                    event = self._elsewhere()
-                    before, spans = None, []
+                    event, moved = self._elsewhere()
+                    if moved:
+                        before, spans = None, []
                 opened = event
             except Exception:  # noqa: BLE001 - a failing device must not fail the training here
                 leave()
@@ -205,9 +204,12 @@ class DeviceTimeline:
                     return
                 try:
                     event = pop()
+                    event.record()
                 except IndexError:
                     event = new_event()
-                event.record()
+                    event.record()
+                except Exception:  # noqa: BLE001 - see above
+                    event, _ = self._elsewhere()
             except Exception:  # noqa: BLE001 - see above
                 leave()
                 self._count_failure()
@@ -275,16 +277,19 @@ class DeviceTimeline:
         event.record()
         return event
 
-    def _elsewhere(self) -> Event:
-        """Return an event recorded on the device that is current now: events belong to one device."""
+    def _elsewhere(self) -> tuple[Event, bool]:
+        """
+        Return a new event, recorded, and whether another device is current than before.
+
+        Events belong to one device. Those of the device before come back when their batches are timed, into
+        the pool of the one that is current then: what is in it is not used once an event of it has failed.
+        """
         index = self._device()
-        if index == self._index:
-            raise RuntimeError("an event could not be recorded")
-        if self._index is not None or self._pool:
-            self._pools[-1 if self._index is None else self._index] = [*self._pool]
-        self._index = index
-        self._pool[:] = self._pools.pop(index, [])
-        return self._record()
+        moved, self._index = index != self._index, index
+        self._pool.clear()
+        event = self._new_event()
+        event.record()
+        return event, moved
 
     def _resolve(self) -> None:
         """Ask whether the device has passed the batch that waits longest, and take its times if so."""

@@ -216,8 +216,6 @@ def _iterate(loader: Iterable[T], plan: Plan, owner: _Pass) -> Iterator[T]:  # n
             else:
                 outer = True
                 marks.reclaim(owner)
-                if device is not None:
-                    device.leave()
             if accumulate == 1:
                 flags = FETCHED | END
             else:
